@@ -1,0 +1,1 @@
+"""Data: targets and prompts in, responses and features out."""

@@ -1,0 +1,1 @@
+"""Decoding: cache, attention, fast rows, tree, verification, engine."""

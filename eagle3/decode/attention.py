@@ -1,0 +1,74 @@
+"""Attention of few rows against many keys, without repeating the keys of grouped heads.
+
+Shapes: B sequences, H query heads, N key/value heads, G = H / N, Q rows, K keys, D head_dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+NAME = "updraft"
+
+
+def grouped_attention(
+    q_BHQD: Tensor,
+    k_BNKD: Tensor,
+    v_BNKD: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+) -> Tensor:
+    """Softmax attention; returns [B, H, Q, D].
+
+    Args:
+        mask: additive, broadcastable to [B, 1, Q, K]; None when every row sees every key.
+        softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
+    """
+    batch, heads, rows, dim = q_BHQD.shape
+    kv_heads = k_BNKD.shape[1]
+    # The rows of the heads that share a key head are stacked: one product a key head.
+    q = (q_BHQD * scaling).reshape(batch, kv_heads, heads // kv_heads * rows, dim)
+    scores = q @ k_BNKD.transpose(-1, -2)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        grouped = scores.view(batch, kv_heads, heads // kv_heads, rows, -1)
+        scores = (grouped + mask.unsqueeze(1)).view_as(scores)
+    return (scores.softmax(-1) @ v_BNKD).view(batch, heads, rows, -1)
+
+
+def _forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The signature that transformers calls; returns [B, Q, H, D]."""
+    if kwargs.get("s_aux") is not None:
+        raise ValueError("attention sinks are not supported by this engine")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out = grouped_attention(query, key, value, attention_mask, scale, kwargs.get("softcap"))
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, _forward)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask (True: may see) as one that is added to scores."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
+        ~mask, torch.finfo(dtype).min
+    )
+
+
+def causal_mask(rows: int, past: int = 0, device: torch.device | None = None) -> Tensor:
+    """Boolean [1, 1, rows, past + rows]: row i sees the past and new rows 0..i."""
+    return torch.ones(rows, past + rows, dtype=torch.bool, device=device).tril(past)[None, None]

@@ -1,0 +1,279 @@
+"""A run directory and the one way a stage runs in it.
+
+    RUN/config.json                          RunConfig
+    RUN/stages/<stage>/<digest>/             outputs and manifest.json (written last)
+    RUN/stages/<stage>/current               the digest that the present config leads to
+    RUN/logs/<stage>.jsonl                   every line the stage printed
+
+`digest` is the hash of what decides a stage's result: its part of the config and the content of its
+inputs. A stage whose digest has a valid manifest is skipped; that is resume, retry and caching.
+Progress goes to stdout as JSON lines (`kind`: progress, metric, log, checkpoint, result, error).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import ValidationError
+
+from eagle3.config import RunConfig, explain
+from eagle3.errors import BadInput, Stopped
+
+FORMAT = 1
+"""Raised when a stage's outputs change meaning, so that old ones are not reused."""
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+class Progress:
+    """Writes JSON lines to stdout and to the stage's log file."""
+
+    def __init__(self, stage: str, log: Path, stream: TextIO | None = None) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.stage = stage
+        self._log = log.open("a")
+        self._stream = stream or sys.stdout
+        self._started = time.monotonic()
+        self._first_done: float | None = None
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = json.dumps({"t": now, "stage": self.stage, "kind": kind, **fields})
+        self._log.write(line + "\n")
+        self._log.flush()
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def progress(self, done: float, total: float, unit: str, message: str = "") -> None:
+        """Report `done` of `total`; rate and ETA come from this process's own pace."""
+        if self._first_done is None:
+            self._first_done, self._started = done, time.monotonic()
+        elapsed = time.monotonic() - self._started
+        rate = (done - self._first_done) / elapsed if elapsed > 0 else 0.0
+        self.emit(
+            "progress",
+            done=done,
+            total=total,
+            unit=unit,
+            rate=round(rate, 3),
+            eta_s=round((total - done) / rate, 1) if rate > 0 else None,
+            message=message,
+        )
+
+    def metrics(self, step: int, **metrics: float) -> None:
+        """Report values at a step; names such as `train/loss` travel to the tracker unchanged."""
+        self.emit("metric", step=step, metrics=metrics)
+
+    def info(self, message: str) -> None:
+        self.emit("log", level="info", message=message)
+
+    def warning(self, message: str) -> None:
+        self.emit("log", level="warning", message=message)
+
+
+@dataclass
+class Context:
+    """What a stage function gets: where to read, where to write, how to report."""
+
+    run: Path
+    stage: str
+    config: RunConfig
+    out: Path
+    inputs: dict[str, Path]
+    """Output folder of each stage this one reads."""
+    progress: Progress
+    stop: threading.Event
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Small facts for the report and the registry; stored in the manifest."""
+
+    def check_stop(self, saved: str = "finished work is kept") -> None:
+        """Raise `Stopped` when TERM or INT has come; call it where stopping loses nothing."""
+        if self.stop.is_set():
+            raise Stopped(f"{self.stage} was stopped; {saved}", "run the same command to go on")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: which stages it reads, which part of the config decides it, and its function."""
+
+    name: str
+    reads: tuple[str, ...]
+    config_key: Callable[[RunConfig], Any]
+    function: Callable[[Context], None]
+    always: bool = False
+    """Run even when an output exists (resolve: a reference may point to something new)."""
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the old file or the whole new one."""
+    tmp = path.with_name(path.name + ".tmp")
+    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    tmp.replace(path)
+
+
+def read_config(run: Path) -> RunConfig:
+    path = run / "config.json"
+    if not path.is_file():
+        raise BadInput(f"{run} has no config.json", "make one with: eagle3 init RUN --target …")
+    try:
+        return RunConfig.model_validate_json(path.read_text())
+    except ValidationError as e:
+        raise BadInput(f"{path}: {explain(e)}") from None
+
+
+def current(run: Path, stage: str) -> Path:
+    """Output folder of a stage that has run for the present config."""
+    pointer = run / "stages" / stage / "current"
+    if not pointer.is_file():
+        raise BadInput(f"{stage} has not run in {run}", f"first run: eagle3 {stage} {run}")
+    return run / "stages" / stage / pointer.read_text().strip()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return manifest
+
+
+def verify_manifest(folder: Path) -> bool:
+    """True when the manifest is there and every listed file has its recorded size and hash."""
+    if not (folder / "manifest.json").is_file():
+        return False
+    for name, entry in read_manifest(folder)["outputs"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            return False
+        if sha256_file(path) != entry["sha256"]:
+            return False
+    return True
+
+
+def run_stage(stage: Stage, run: Path, stream: TextIO | None = None) -> dict[str, Any]:
+    """Run one stage, or find that its outputs exist. Returns the manifest.
+
+    Files under `work/` in the output folder are the stage's own (resume state): they are not listed
+    in the manifest, and are removed once it is written.
+    """
+    config = read_config(run)
+    inputs = {name: current(run, name) for name in stage.reads}
+    key = {
+        "format": FORMAT,
+        "stage": stage.name,
+        "config": stage.config_key(config),
+        "inputs": {name: read_manifest(p)["outputs_digest"] for name, p in inputs.items()},
+    }
+    digest = sha256_json(key)[:32]
+    out = run / "stages" / stage.name / digest
+    progress = Progress(stage.name, run / "logs" / f"{stage.name}.jsonl", stream)
+    started = time.monotonic()
+    cached = not stage.always and verify_manifest(out)
+    if not cached:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "manifest.json").unlink(missing_ok=True)
+        with stop_on_signals() as stop:
+            ctx = Context(run, stage.name, config, out, inputs, progress, stop)
+            stage.function(ctx)
+        _write_manifest(ctx, key, digest, time.monotonic() - started)
+        shutil.rmtree(out / "work", ignore_errors=True)
+    (run / "stages" / stage.name / "current").write_text(digest)
+    manifest = read_manifest(out)
+    progress.emit(
+        "result",
+        digest=digest,
+        dir=str(out.relative_to(run)),
+        cached=cached,
+        seconds=round(time.monotonic() - started, 3),
+        summary=manifest["summary"],
+    )
+    return manifest
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that TERM and INT set; a second INT interrupts at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(signum: int, _: Any) -> None:
+        if stop.is_set() and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def hardware() -> dict[str, Any]:
+    """What machine this is, as far as it matters for reading a figure."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [x.split(":", 1)[1] for x in info.read_text().splitlines() if "model name" in x]
+        cpu = names[0].strip() if names else cpu
+    facts: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count(), "platform": platform.platform()}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return facts
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("updraft", *LIBRARIES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _write_manifest(ctx: Context, key: dict[str, Any], digest: str, seconds: float) -> None:
+    outputs = {}
+    for path in sorted(p for p in ctx.out.rglob("*") if p.is_file()):
+        name = path.relative_to(ctx.out).as_posix()
+        if not name.startswith("work/") and name not in ("manifest.json", "local.json"):
+            outputs[name] = {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+    manifest = {
+        "stage": ctx.stage,
+        "digest": digest,
+        "key": key,
+        "outputs": outputs,
+        "outputs_digest": sha256_json({name: o["sha256"] for name, o in outputs.items()}),
+        "summary": ctx.summary,
+        "seconds": round(seconds, 3),
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "seed": ctx.config.recipe.seed,
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    write_json(ctx.out / "manifest.json", manifest)

@@ -1,0 +1,1 @@
+"""Training-time test, its loss, loop and checkpoints."""

@@ -1,0 +1,204 @@
+"""All settings of the service, read once from `UPDRAFT_*` variables or a `.env` file.
+
+Embedded mode derives everything from `home`. Full mode names its servers and refuses to start
+without what makes it safe to expose. Passed down as an object; nothing else reads the environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0)]
+
+EMBEDDED_PACE = {"sweep_seconds": 2.0, "lease_seconds": 30.0, "heartbeat_seconds": 5.0}
+"""One machine notices at once what a cluster notices in a minute."""
+
+
+class Settings(BaseSettings):
+    """Where things are, how long they may take, and what is allowed."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="UPDRAFT_",
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    mode: Literal["embedded", "full"] = "embedded"
+    """`embedded`: SQLite, a directory and no servers. `full`: PostgreSQL, Redis and S3."""
+    home: Path = Path(".updraft")
+    """Directory of everything embedded mode keeps; made absolute at start."""
+    host: str = "127.0.0.1"
+    """Address the API binds to. Embedded mode has no keys and so accepts loopback only."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8300
+    """Port of the API."""
+    public_url: str = ""
+    """URL under which others reach the API. Default: `http://HOST:PORT`."""
+    database_url: str = ""
+    """SQLAlchemy URL. Default: `sqlite:///HOME/updraft.db`. Full mode: `postgresql://…`."""
+    broker_url: str = ""
+    """Celery broker. Default: a directory, `filesystem://`. Full mode: `redis://…`."""
+    store_url: str = ""
+    """Object store: `file:///dir` or `s3://bucket/prefix`. Default: `file://HOME/store`."""
+    s3_endpoint_url: str | None = None
+    """S3 server when it is not AWS."""
+    s3_region: str = "us-east-1"
+    """Region used to sign S3 requests."""
+    s3_access_key: SecretStr | None = None
+    """S3 access key; the usual AWS lookup applies when empty."""
+    s3_secret_key: SecretStr | None = None
+    """S3 secret key."""
+    s3_allowed: tuple[str, ...] = ()
+    """`s3://bucket/prefix` roots that targets and prompts may be read from, as a JSON list."""
+    target_roots: tuple[Path, ...] = ()
+    """Directories that `file://` and `gguf:` targets may lie under in full mode, as a JSON list."""
+    mlflow_port: Annotated[int, Field(ge=1, le=65535)] = 8301
+    """Port of the MLflow server that embedded mode starts."""
+    mlflow_tracking_uri: str = ""
+    """MLflow server. Default: `http://127.0.0.1:MLFLOW_PORT`."""
+    api_key_pepper: SecretStr | None = None
+    """Secret that API keys are hashed with (32 characters or more). Required in full mode."""
+    hub_token: SecretStr | None = None
+    """Token for gated and private hub models. Only `resolve` and `prepare` get it; never logged."""
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """What an hour of a worker costs, in any currency; the report shows times alone when empty."""
+    max_active_jobs: Annotated[int, Field(ge=1)] = 1000
+    """Jobs that one API key may have queued or running."""
+    idempotency_days: Annotated[int, Field(ge=1)] = 30
+    """How long an idempotency key is remembered."""
+
+    lease_seconds: Seconds = 90.0
+    """How long a worker owns a stage without a heartbeat. Embedded default: 30."""
+    heartbeat_seconds: Seconds = 20.0
+    """Time between heartbeats; less than half of a lease. Embedded default: 5."""
+    sweep_seconds: Seconds = 30.0
+    """Time between two looks for expired leases and lost hints. Embedded default: 2."""
+    relay_seconds: Seconds = 0.5
+    """Time between two looks into an empty outbox."""
+    resend_seconds: Seconds = 120.0
+    """A stage that has waited this long is announced to the workers again."""
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """Times a stage is tried, counted when a worker takes it."""
+    retry_base_seconds: Seconds = 5.0
+    """Wait before the first retry; doubled each time, with jitter."""
+    retry_cap_seconds: Seconds = 300.0
+    """Longest wait before a retry."""
+    stop_grace_seconds: Seconds = 120.0
+    """Time a stage gets to save its work between TERM and KILL."""
+    no_progress_seconds: Seconds = 1800.0
+    """A stage that prints nothing for this long is stopped and tried again."""
+    max_runtime_seconds: Seconds = 7 * 86400.0
+    """A stage that runs longer than this is stopped and fails."""
+
+    runs_dir: Path = Path()
+    """Run directories of this worker's jobs. Default: `HOME/runs`."""
+    cache: Path = Path("~/.cache/updraft")
+    """Converted targets are kept here, shared by all runs."""
+    hub_offline: bool = False
+    """Never ask a model hub; use what its local cache holds."""
+    stage_command: tuple[str, ...] = (sys.executable, "-m", "eagle3.cli")
+    """Command line that `<stage> RUN` is appended to, as a JSON list."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _embedded_pace(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("mode", "embedded") == "embedded":
+            return {**EMBEDDED_PACE, **data}
+        return data
+
+    @field_validator("home", "cache", "runs_dir")
+    @classmethod
+    def _absolute(cls, path: Path) -> Path:
+        return path if path == Path() else path.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _derived_and_safe(self) -> Self:
+        for name, value in self._defaults().items():
+            if not getattr(self, name) or getattr(self, name) == Path():
+                object.__setattr__(self, name, value)
+        if self.heartbeat_seconds * 2 > self.lease_seconds:
+            raise ValueError(
+                f"heartbeat_seconds {self.heartbeat_seconds:g} is more than half of lease_seconds "
+                f"{self.lease_seconds:g}: one late beat would lose the lease"
+            )
+        if self.mode == "full":
+            self._refuse_unsafe_full()
+        elif self.host not in ("127.0.0.1", "::1", "localhost"):
+            raise ValueError(
+                f"host {self.host!r}: embedded mode has no API keys and binds to loopback only; "
+                "set UPDRAFT_MODE=full to serve others"
+            )
+        return self
+
+    def _defaults(self) -> dict[str, str | Path]:
+        return {
+            "database_url": f"sqlite:///{self.home / 'updraft.db'}",
+            "broker_url": "filesystem://",
+            "store_url": f"file://{self.home / 'store'}",
+            "mlflow_tracking_uri": f"http://127.0.0.1:{self.mlflow_port}",
+            "public_url": f"http://{self.host}:{self.port}",
+            "runs_dir": self.home / "runs",
+        }
+
+    def _refuse_unsafe_full(self) -> None:
+        pepper = self.api_key_pepper.get_secret_value() if self.api_key_pepper else ""
+        if len(pepper) < 32:
+            raise ValueError(
+                "api_key_pepper: full mode needs a secret of at least 32 characters; make one with "
+                "python -c 'import secrets; print(secrets.token_hex(32))' and set "
+                "UPDRAFT_API_KEY_PEPPER"
+            )
+        if not self.database_url.startswith("postgresql"):
+            raise ValueError("database_url: full mode needs a postgresql:// URL")
+        if not self.broker_url.startswith(("redis://", "rediss://")):
+            raise ValueError("broker_url: full mode needs a redis:// or rediss:// URL")
+        if not self.store_url.startswith("s3://"):
+            raise ValueError("store_url: full mode needs s3://bucket/prefix")
+
+    @property
+    def broker_dir(self) -> Path:
+        """Folders of the filesystem broker."""
+        return self.home / "broker"
+
+
+def reference_markdown() -> str:
+    """The settings as a Markdown table: `docs/settings.md`."""
+    rows = [
+        f"| `UPDRAFT_{name.upper()}` | {_default(name) or '—'} | {_text(name)} |"
+        for name in Settings.model_fields
+    ]
+    return (
+        "# Settings\n\n"
+        "Read from the environment or from a `.env` file in the working directory. Lists are JSON."
+        " Written from `jobs/settings.py` by `python -m jobs.generate`.\n\n"
+        "| variable | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def env_example() -> str:
+    """The settings as a commented `.env` file: `.env.example`."""
+    lines = ["# Copy to .env and uncomment what you need. Embedded mode needs none of it.", ""]
+    for name in Settings.model_fields:
+        lines += [f"# {_text(name)}", f"# UPDRAFT_{name.upper()}={_default(name, code=False)}", ""]
+    return "\n".join(lines)
+
+
+def _text(name: str) -> str:
+    return " ".join((Settings.model_fields[name].description or "").split())
+
+
+def _default(name: str, *, code: bool = True) -> str:
+    value = Settings.model_fields[name].default
+    if name == "stage_command":
+        text = '["python", "-m", "eagle3.cli"]'
+    elif value in (None, "", (), Path()):
+        text = ""
+    else:
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"`{text}`" if text and code else text

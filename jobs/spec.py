@@ -1,0 +1,236 @@
+"""What a user asks for: the job spec. The same model is the API's body and the job file.
+
+Strict: an unknown key is an error, and an error names the field's full path.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from eagle3.config import (
+    PromptsConfig,
+    Recipe,
+    RunConfig,
+    Strict,
+    TargetRef,
+    load_recipe,
+    recipe_names,
+)
+from jobs.errors import FieldError, InvalidSpec
+from jobs.settings import Settings
+
+Label = Annotated[str, Field(max_length=128)]
+LabelName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$")]
+
+
+class Gates(Strict):
+    """What a draft must reach to become champion."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    min_tau: Annotated[float, Field(ge=1)] | None = None
+    """Least tokens per target pass, measured on held-out prompts."""
+    min_speedup: Annotated[float, Field(gt=0)] | None = None
+    """Least speedup over plain decoding, measured in the same process."""
+    lossless: bool = True
+    """Require the lossless proof. A draft that changes a token fails the job."""
+
+
+class JobSpec(Strict):
+    """One job: make a draft for `target`."""
+
+    model_config = ConfigDict(
+        use_attribute_docstrings=True,
+        json_schema_extra={
+            "examples": [
+                {"target": "demo", "recipe": "quick"},
+                {
+                    "target": "HuggingFaceTB/SmolLM2-135M-Instruct@main",
+                    "recipe": "standard",
+                    "overrides": {"train": {"epochs": 8}},
+                    "gates": {"min_tau": 1.75, "min_speedup": 1.0},
+                    "labels": {"team": "serving"},
+                },
+            ]
+        },
+    )
+
+    target: Annotated[str, Field(min_length=1, max_length=1024)]
+    """`org/name[@revision]`, `s3://bucket/prefix`, `models:/name/version`, `models:/name@alias`,
+    `file:///abs/dir`, `gguf:/abs/file.gguf` or `demo`."""
+    recipe: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "standard"
+    """Name of a recipe that ships with the project."""
+    overrides: Annotated[dict[str, Any], Field(default_factory=dict)]
+    """Recipe keys to change, nested as in the recipe: `{"train": {"epochs": 2}}`."""
+    prompts: PromptsConfig = PromptsConfig()
+    """Where the prompts come from."""
+    gates: Gates = Gates()
+    """What the draft must reach."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    """Seed of the run; the recipe's when empty."""
+    labels: Annotated[dict[LabelName, Label], Field(default_factory=dict, max_length=32)]
+    """Free labels to filter jobs by."""
+    model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,127}$")] | None = None
+    """Name in the model registry; made from the target when empty."""
+
+    @field_validator("target")
+    @classmethod
+    def _target_parses(cls, text: str) -> str:
+        TargetRef.parse(text)
+        return text
+
+    @field_validator("recipe")
+    @classmethod
+    def _recipe_exists(cls, name: str) -> str:
+        if name not in recipe_names():
+            raise ValueError(f"no recipe {name!r}; expected one of {', '.join(recipe_names())}")
+        return name
+
+    @field_validator("overrides")
+    @classmethod
+    def _overrides_fit(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "name" in overrides or "seed" in overrides:
+            raise ValueError("name and seed are not overrides; set `recipe` and `seed` of the job")
+        if recipe := info.data.get("recipe"):
+            load_recipe(recipe, overrides)  # a ValidationError keeps its paths below `overrides`
+        return overrides
+
+    @property
+    def target_ref(self) -> TargetRef:
+        """The parsed target."""
+        return TargetRef.parse(self.target)
+
+    def resolved_recipe(self) -> Recipe:
+        """The recipe with this job's overrides and seed."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return load_recipe(self.recipe, {**self.overrides, **seed})
+
+    def run_config(self, settings: Settings) -> RunConfig:
+        """What the stages of this job are told; goes into `config.json` of the run directory."""
+        return RunConfig(
+            target=self.target,
+            prompts=self.prompts,
+            recipe=self.resolved_recipe(),
+            price_per_hour=settings.price_per_hour,
+        )
+
+    def registry_name(self) -> str:
+        """Name of the registered model, `eagle3--org--name` unless the job names it."""
+        if self.model_name:
+            return self.model_name
+        ref = self.target_ref
+        tail = ref.location.removeprefix("s3://").rstrip("/").removesuffix(".gguf")
+        parts = [p for p in tail.split("/") if p][-2:] or [ref.kind]
+        return "--".join(["eagle3", *parts])[:250]
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """Validate a job body or a parsed job file.
+
+    Raises:
+        InvalidSpec: with one entry for each wrong field.
+    """
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as e:
+        raise InvalidSpec(field_errors(e)) from None
+
+
+def field_errors(error: ValidationError) -> list[FieldError]:
+    """The problems of a validation error, each with its field's dotted path."""
+    return [
+        FieldError(
+            pointer=".".join(str(part) for part in e["loc"]) or "job",
+            detail=e["msg"].removeprefix("Value error, "),
+        )
+        for e in error.errors(include_url=False, include_context=False)
+    ]
+
+
+def check_allowed(spec: JobSpec, settings: Settings) -> None:
+    """Refuse places this deployment does not let a job read from.
+
+    Raises:
+        InvalidSpec: a local path outside `target_roots` (full mode), or an S3 place outside
+            `s3_allowed`.
+    """
+    errors: list[FieldError] = []
+    ref = spec.target_ref
+    if ref.kind in ("file", "gguf") and not path_allowed(Path(ref.location), settings):
+        errors.append(_refused("target", ref.location, "UPDRAFT_TARGET_ROOTS"))
+    if ref.kind == "s3" and not s3_allowed(ref.location, settings):
+        errors.append(_refused("target", ref.location, "UPDRAFT_S3_ALLOWED"))
+    source = spec.prompts.source
+    if source.startswith("s3://"):
+        if not s3_allowed(source, settings):
+            errors.append(_refused("prompts.source", source, "UPDRAFT_S3_ALLOWED"))
+    elif is_local_path(source) and not path_allowed(Path(source), settings):
+        errors.append(_refused("prompts.source", source, "UPDRAFT_TARGET_ROOTS"))
+    if errors:
+        raise InvalidSpec(errors)
+
+
+def is_local_path(source: str) -> bool:
+    """Whether a prompts source names a file rather than `demo`, S3 or a hub dataset."""
+    return source.startswith(("/", ".", "~")) or source.endswith((".jsonl", ".json"))
+
+
+def path_allowed(path: Path, settings: Settings) -> bool:
+    """Any path in embedded mode; in full mode, one that lies inside a root after links resolve."""
+    if settings.mode == "embedded":
+        return True
+    resolved = path.resolve()
+    return any(resolved.is_relative_to(root.resolve()) for root in settings.target_roots)
+
+
+def s3_allowed(uri: str, settings: Settings) -> bool:
+    """Whether an `s3://` URI lies under one of the allowed roots, by whole path segments."""
+    roots = (root.rstrip("/") for root in settings.s3_allowed)
+    return ".." not in uri.split("/") and any(
+        uri == root or uri.startswith(f"{root}/") for root in roots
+    )
+
+
+def _refused(pointer: str, place: str, setting: str) -> FieldError:
+    return FieldError(
+        pointer=pointer,
+        detail=f"{place} is not an allowed place; expected one inside {setting}",
+    )
+
+
+JOB_TEMPLATE = """\
+# A job for `updraft submit -f job.yaml`. Every key but `target` may be left out.
+# yaml-language-server: $schema=./job.schema.json
+
+# What to make a draft for: org/name[@revision], s3://bucket/prefix, models:/name/version,
+# models:/name@alias, file:///abs/dir, gguf:/abs/file.gguf, or demo.
+target: demo
+
+# How: `quick` (minutes) or `standard` (about an hour for a small target on two cores).
+recipe: quick
+
+# Recipe keys to change, nested as in the recipe.
+overrides: {}
+#  train: {epochs: 8}
+#  prove: {prompts: 50}
+
+# Training and held-out prompts: demo, a JSONL file, s3://bucket/key.jsonl or a hub dataset.
+prompts:
+  source: demo
+#  limit: 500
+#  heldout: 64
+
+# What the draft must reach to become champion.
+gates:
+  lossless: true
+#  min_tau: 1.3
+#  min_speedup: 1.0
+
+# labels: {team: serving}
+# seed: 0
+# model_name: my-draft
+"""
+"""What `updraft init` writes."""

@@ -1,0 +1,63 @@
+"""Messages to token ids, through the target's own chat template."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from eagle3.data.records import Message
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
+    """The conversation as text, up to where the next answer starts."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert isinstance(text, str)
+    return text
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of rendered text; the template has put the special tokens in already."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+    """Token ids up to where the next answer starts."""
+    return encode(tokenizer, render(tokenizer, messages))
+
+
+def next_turn(
+    tokenizer: PreTrainedTokenizerBase,
+    history: list[Message],
+    ids: list[int],
+    answer: list[int],
+    turn: list[Message],
+    end_ids: frozenset[int],
+) -> tuple[list[int], list[Message], bool]:
+    """Continue a conversation after an answer.
+
+    The answer's own ids are kept: text that is decoded and tokenised again may come out as other
+    tokens than the target wrote. Only what the template puts after the answer is tokenised.
+
+    Args:
+        history: the messages before the answer.
+        ids: token ids up to the end of the answer.
+        answer: the answer's ids, the last of `ids`.
+        turn: the messages that follow the answer.
+        end_ids: ids that end an answer.
+
+    Returns:
+        The ids up to where the next answer starts, the messages up to there, and whether `ids`
+        still stands at their head. It does not where the template renders an answer in the history
+        in another way (trimmed, or its reasoning removed).
+    """
+    ended = answer[-1] in end_ids
+    content: str = tokenizer.decode(answer[:-1] if ended else answer, skip_special_tokens=False)
+    messages = [*history, {"role": "assistant", "content": content}, *turn]
+    before = render(tokenizer, history) + content
+    whole = render(tokenizer, messages)
+    if not whole.startswith(before):
+        return encode(tokenizer, whole), messages, False
+    rest = encode(tokenizer, whole[len(before) :])
+    if ended and rest and rest[0] == answer[-1]:
+        rest = rest[1:]
+    return ids + rest, messages, True

@@ -1,0 +1,40 @@
+"""The resolved target, as the later stages open it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from eagle3.data.records import read_json
+from eagle3.errors import BadInput
+from eagle3.run import Context
+from eagle3.target import Target, load_tokenizer
+
+
+def target_dir(ctx: Context) -> Path:
+    """The HF directory that `resolve` found or made on this machine."""
+    pointer = ctx.inputs["resolve"] / "local.json"
+    path = Path(read_json(pointer)["path"]) if pointer.is_file() else None
+    if path is None or not (path / "config.json").is_file():
+        raise BadInput("the target's files are not on this machine", f"eagle3 resolve {ctx.run}")
+    return path
+
+
+def target_facts(ctx: Context) -> dict[str, Any]:
+    """What `resolve` recorded about the target."""
+    facts: dict[str, Any] = read_json(ctx.inputs["resolve"] / "target.json")
+    return facts
+
+
+def open_tokenizer(ctx: Context) -> PreTrainedTokenizerBase:
+    return load_tokenizer(target_dir(ctx))
+
+
+def open_target(ctx: Context) -> Target:
+    """The target in float32, on a GPU where there is one, with the captured layers of `resolve`."""
+    low, middle, high = target_facts(ctx)["capture_layers"]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Target.load(target_dir(ctx), device=device, capture_layers=(low, middle, high))

@@ -1,0 +1,202 @@
+"""Prompt sets: where they come from, and how a line of one is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import datasets
+from huggingface_hub import HfApi
+
+from eagle3.config import RunConfig
+from eagle3.data.fetch import hub_errors
+from eagle3.data.records import Message, Split
+from eagle3.errors import BadInput
+from eagle3.run import sha256_file
+
+ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
+SHAREGPT = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant"}
+"""ShareGPT's names of the roles, in the copies of it that are about."""
+
+EXPECTED = '{"messages": [{"role": …, "content": …}]}, {"conversations": […]} or {"prompt": "…"}'
+MAX_PROBLEMS = 5
+"""Problems of a file that are listed before giving up on it."""
+
+_DATASET = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?(:(?P<split>[\w.-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class RawPrompt:
+    """A conversation as its source gives it."""
+
+    where: str
+    """File and line, or data set and row: for messages to the user."""
+    messages: list[Message]
+    """System and user messages; answers are left out, since the target writes its own."""
+    split: Split | None
+    """What the source says about it."""
+
+
+def read_prompts(config: RunConfig) -> list[RawPrompt]:
+    """All prompts of the configured source.
+
+    Raises:
+        BadInput: the source does not exist or is empty, or lines of it cannot be read; the message
+            names the lines and what was expected.
+        TargetUnavailable: a hub data set cannot be reached.
+    """
+    if config.prompts.source == "demo":
+        found = [p for file in _demo_files() for p in _read_jsonl(file, _demo_split(file))]
+    elif (file := prompt_file(config)) is not None:
+        found = list(_read_jsonl(file))
+    else:
+        found = _read_dataset(config.prompts.source)
+    if not found:
+        raise BadInput(f"{config.prompts.source} holds no prompts", f"expected lines of {EXPECTED}")
+    return found
+
+
+def source_key(config: RunConfig) -> dict[str, Any]:
+    """What decides the content of the prompt set, for the stage's digest: hashes of its files, or
+    the data set's name with the commit it points to where the name gives one."""
+    if config.prompts.source == "demo":
+        return {file.name: sha256_file(file) for file in _demo_files()}
+    file = prompt_file(config)
+    if file is None:
+        return {"dataset": config.prompts.source}
+    return {"sha256": sha256_file(file)} if file.is_file() else {"missing": str(file)}
+
+
+def prompt_file(config: RunConfig) -> Path | None:
+    """The JSONL file of the source; None when the source is a hub data set."""
+    source = config.prompts.source
+    if config.prompts_file is not None:
+        return Path(config.prompts_file)
+    if source.startswith("s3://"):
+        raise BadInput(
+            f"prompts.source {source} is not on this machine",
+            "the service downloads it; without the service, download it and give its path",
+        )
+    path = Path(source.removeprefix("file://")).expanduser()
+    if _DATASET.fullmatch(source) and path.suffix not in (".jsonl", ".json") and not path.exists():
+        return None
+    return path
+
+
+def _demo_files() -> list[Path]:
+    folder = Path(str(resources.files("eagle3").joinpath("data", "demo")))
+    return sorted(folder.glob("*.jsonl"))
+
+
+def _demo_split(file: Path) -> Split:
+    return "heldout" if file.stem == "heldout" else "train"
+
+
+def _read_jsonl(file: Path, split: Split | None = None) -> Iterator[RawPrompt]:
+    if not file.is_file():
+        raise BadInput(
+            f"the prompt file {file} does not exist",
+            "expected a JSONL file, a hub data set org/name, or demo",
+        )
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise BadInput(
+            f"{file} is not text", f"expected JSONL in UTF-8, lines of {EXPECTED}"
+        ) from None
+    rows = ((f"{file}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip())
+    yield from _parsed(((where, _json(where, line)) for where, line in rows), split)
+
+
+def _read_dataset(source: str) -> list[RawPrompt]:
+    match = _DATASET.fullmatch(source)
+    assert match is not None
+    with hub_errors(f"the data set {match['repo']}"):
+        commit = HfApi().dataset_info(match["repo"], revision=match["revision"]).sha
+        try:
+            rows = datasets.load_dataset(
+                match["repo"], revision=commit, split=match["split"] or "train"
+            )
+        except ValueError as e:
+            raise BadInput(f"the data set {source} cannot be read: {e}") from None
+    named = f"{match['repo']}@{commit}"
+    return list(_parsed((f"{named}, row {n}", row) for n, row in enumerate(rows)))
+
+
+def _json(where: str, line: str) -> Any:
+    """The line's value, or the error as a value: `_parsed` lists it with the others."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as e:
+        return ValueError(f"{where}: not JSON ({e.msg} at column {e.colno})")
+
+
+def _parsed(rows: Iterable[tuple[str, Any]], split: Split | None = None) -> Iterator[RawPrompt]:
+    problems: list[str] = []
+    for where, row in rows:
+        try:
+            yield _parse(where, row, split)
+        except ValueError as e:
+            problems.append(str(e))
+            if len(problems) == MAX_PROBLEMS:
+                break
+    if problems:
+        raise BadInput("\n".join(problems), f"expected one object a line: {EXPECTED}")
+
+
+def _parse(where: str, row: Any, split: Split | None) -> RawPrompt:
+    if isinstance(row, ValueError):
+        raise row
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where}: a {type(row).__name__}, expected an object")
+    if row.get("messages") is not None:
+        messages = _messages(where, row["messages"], "role", "content", ROLES)
+    elif row.get("conversations") is not None:
+        messages = _messages(where, row["conversations"], "from", "value", SHAREGPT)
+    elif isinstance(row.get("prompt"), str):
+        messages = _messages(
+            where, [{"role": "user", "content": row["prompt"]}], "role", "content", ROLES
+        )
+    else:
+        keys = ", ".join(map(str, row)) or "nothing"
+        raise ValueError(
+            f"{where}: has {keys}; expected messages, conversations or a prompt that is text"
+        )
+    mark = row.get("split", split)
+    if mark not in (None, "train", "heldout"):
+        raise ValueError(f"{where}: split is {mark!r}, expected train or heldout")
+    return RawPrompt(where, messages, mark)
+
+
+def _messages(
+    where: str, items: Any, role_key: str, text_key: str, roles: Mapping[str, str]
+) -> list[Message]:
+    """System and user messages in order, up to the last user message."""
+    if not isinstance(items, list):
+        raise ValueError(f"{where}: expected a list of messages, got a {type(items).__name__}")
+    found: list[Message] = []
+    for item in items:
+        if not isinstance(item, Mapping) or role_key not in item or text_key not in item:
+            raise ValueError(f"{where}: a message must have {role_key!r} and {text_key!r}")
+        if item[role_key] not in roles:
+            raise ValueError(
+                f"{where}: unknown role {item[role_key]!r}, expected one of {', '.join(roles)}"
+            )
+        role, content = roles[item[role_key]], item[text_key]
+        if role == "assistant":
+            continue
+        if not isinstance(content, str) or not content.strip():
+            raise ValueError(f"{where}: the {role} message is empty or not text")
+        found.append({"role": role, "content": content})
+    while found and found[-1]["role"] != "user":
+        found.pop()
+    if not found:
+        raise ValueError(f"{where}: the conversation has no user message")
+    return found

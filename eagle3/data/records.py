@@ -1,0 +1,102 @@
+"""What the data stages hand each other, one JSON object a line: prompts, then responses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+Split = Literal["train", "heldout"]
+Message = dict[str, str]
+"""`role` (system or user) and `content`."""
+
+
+class Record(BaseModel):
+    """Base of the records: immutable, and an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Prompt(Record):
+    """A conversation without its answers: the target writes those itself."""
+
+    id: str
+    split: Split
+    messages: list[Message]
+    prompt_tokens: int
+    """Length of the rendered conversation, its answers left out."""
+
+    def turns(self) -> list[list[Message]]:
+        """The messages that come before each answer; each turn ends with a user's message."""
+        turns: list[list[Message]] = [[]]
+        for message in self.messages:
+            turns[-1].append(message)
+            if message["role"] == "user":
+                turns.append([])
+        return turns[:-1]
+
+
+class Response(Record):
+    """A whole conversation as token ids, with the answers that the target wrote."""
+
+    id: str
+    split: Split
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """Half-open ranges of `ids`: answer tokens, a generated end-of-turn included."""
+    finish: Literal["eos", "length"]
+    """How the last answer ended."""
+
+    def answer_tokens(self) -> int:
+        return sum(end - start for start, end in self.spans)
+
+
+R = TypeVar("R", bound=Record)
+
+
+def read_records(path: Path, kind: type[R]) -> list[R]:
+    """All records of a file that a stage has finished."""
+    with path.open("rb") as f:
+        return [kind.model_validate_json(line) for line in f]
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """Write a file so that a reader sees all of it or none."""
+    tmp = path.with_name(path.name + ".tmp")
+    with tmp.open("w") as f:
+        for record in records:
+            f.write(record.model_dump_json() + "\n")
+    tmp.replace(path)
+
+
+class Journal(Generic[R]):
+    """Records appended as they come, so that a killed process loses at most the last line."""
+
+    def __init__(self, path: Path, kind: type[R]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.records: list[R] = []
+        whole = 0
+        if path.is_file():
+            for line in path.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    break
+                self.records.append(kind.model_validate_json(line))
+                whole += len(line)
+            os.truncate(path, whole)
+        self._file = path.open("a")
+
+    def append(self, record: R) -> None:
+        self._file.write(record.model_dump_json() + "\n")
+        self._file.flush()
+        self.records.append(record)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())

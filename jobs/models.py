@@ -35,7 +35,7 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 
-Json = JSON().with_variant(JSONB(), "postgresql")
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -23,9 +23,11 @@ BACKOFF_CAP_S = 300.0
 KEEP_SENT = timedelta(days=7)
 
 
-def enqueue_hint(session: Session, job_id: str, stage: str, now: datetime) -> None:
-    """Announce to the workers that a stage waits."""
-    _enqueue(session, OutboxKind.HINT, job_id, {"stage": stage}, now)
+def enqueue_hint(
+    session: Session, job_id: str, stage: str, now: datetime, due: datetime | None = None
+) -> None:
+    """Announce to the workers that a stage waits, or will wait from `due` on."""
+    _enqueue(session, OutboxKind.HINT, job_id, {"stage": stage}, now, due)
 
 
 def enqueue_mirror(session: Session, job_id: str, draft_id: str, now: datetime) -> None:
@@ -66,7 +68,12 @@ def forget_sent(session: Session, now: datetime) -> None:
 
 
 def _enqueue(
-    session: Session, kind: OutboxKind, job_id: str, payload: dict[str, str], now: datetime
+    session: Session,
+    kind: OutboxKind,
+    job_id: str,
+    payload: dict[str, str],
+    now: datetime,
+    due: datetime | None = None,
 ) -> None:
     session.add(
         Outbox(
@@ -74,7 +81,7 @@ def _enqueue(
             job_id=job_id,
             payload=payload,
             created_at=now,
-            available_at=now,
+            available_at=due or now,
             attempts=0,
         )
     )

@@ -16,6 +16,7 @@ from eagle3.config import STAGES
 from jobs.errors import IdempotencyMismatch, IllegalTransition, NotFound, QuotaExceeded
 from jobs.events import append_event, lock_job
 from jobs.ids import new_id
+from jobs.leases import end_cancelled
 from jobs.models import Alias, Draft, IdempotencyRecord, Job, JobEvent, Stage
 from jobs.outbox import enqueue_hint
 from jobs.settings import Settings
@@ -157,26 +158,13 @@ def request_cancel(
         select(Stage.id).where(Stage.job_id == job_id, Stage.status == StageStatus.RUNNING)
     )
     if running is None:
-        transition(session, Job, JobStatus.CANCELLED, Job.id == job_id, cancel_requested_at=now)
+        job.cancel_requested_at = now
         end_cancelled(session, job_id, now)
     else:
         transition(session, Job, JobStatus.CANCELLING, Job.id == job_id, cancel_requested_at=now)
         append_event(session, job_id, "job.cancelling", "cancel requested", now=now)
     session.expire_all()
     return get_job(session, job_id)
-
-
-def end_cancelled(session: Session, job_id: str, now: datetime) -> None:
-    """Close the stages of a job that has just become `cancelled`, and say so."""
-    transition(
-        session,
-        Stage,
-        StageStatus.CANCELLED,
-        Stage.job_id == job_id,
-        lease_token=None,
-        lease_expires_at=None,
-    )
-    append_event(session, job_id, "job.cancelled", "cancelled", now=now, level="warning")
 
 
 def list_events(

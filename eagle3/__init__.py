@@ -1,1 +1,1 @@
-"""EAGLE-3: draft, training-time test, decoding, proof. Importing the package imports nothing heavy."""
+"""EAGLE-3: draft, training-time test, decoding, proof. Importing it imports nothing heavy."""

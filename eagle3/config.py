@@ -154,6 +154,9 @@ class TrainConfig(Strict):
     """A longer sample is cut there, and counted."""
     eval_every: Annotated[int, Field(ge=1)] = 50
     """Optimiser steps between held-out evaluations."""
+    eval_samples: Annotated[int, Field(ge=1)] = 24
+    """Held-out samples of an evaluation, taken from the end of the held-out set; the benchmark
+    takes its prompts from the start, so that choosing the best checkpoint does not flatter it."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 50
     """Optimiser steps between checkpoints."""
 
@@ -256,10 +259,11 @@ def load_recipe(name: str, overrides: dict[str, Any] | None = None) -> Recipe:
 
 def explain(error: ValidationError) -> str:
     """A validation error as one line a problem: the field's full path, then what is wrong."""
-    return "\n".join(
-        f"{'.'.join(str(p) for p in e['loc']) or 'config'}: {e['msg'].removeprefix('Value error, ')}"
-        for e in error.errors()
-    )
+    lines = []
+    for e in error.errors():
+        path = ".".join(str(part) for part in e["loc"]) or "config"
+        lines.append(f"{path}: {e['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -43,7 +44,7 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 class Progress:
     """Writes JSON lines to stdout and to the stage's log file."""
 
-    def __init__(self, stage: str, log: Path, stream: TextIO | None = None) -> None:
+    def __init__(self, stage: str, log: Path, stream: TextIO | io.TextIOBase | None = None) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.stage = stage
         self._log = log.open("a")
@@ -172,7 +173,9 @@ def verify_manifest(folder: Path) -> bool:
     return True
 
 
-def run_stage(stage: Stage, run: Path, stream: TextIO | None = None) -> dict[str, Any]:
+def run_stage(
+    stage: Stage, run: Path, stream: TextIO | io.TextIOBase | None = None
+) -> dict[str, Any]:
     """Run one stage, or find that its outputs exist. Returns the manifest.
 
     Files under `work/` in the output folder are the stage's own (resume state): they are not listed

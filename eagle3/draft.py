@@ -1,0 +1,260 @@
+"""The EAGLE-3 draft: fused target features and a token in, the next token's distribution out.
+
+Shapes: T rows of one sequence, H hidden size, V target vocabulary, Vd draft vocabulary, Q query
+heads, N key/value heads, D head_dim, K keys. Names and layout are those that serving engines load
+(EAGLE-3 paper, section 3.1, and its public code).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import (
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    rotate_half,
+)
+
+from eagle3 import vocab
+from eagle3.decode.attention import additive, causal_mask, grouped_attention
+from eagle3.decode.cache import KVRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftConfig:
+    """Sizes of the draft; all but the last two follow from the target."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    hidden_act: str
+    rope_parameters: dict[str, Any]
+    max_position_embeddings: int
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+    draft_vocab_size: int
+    capture_layers: tuple[int, int, int]
+
+    @classmethod
+    def for_target(
+        cls,
+        config: Any,
+        capture_layers: tuple[int, int, int],
+        draft_vocab_size: int,
+        intermediate_size: int | None = None,
+    ) -> Self:
+        """The draft that fits a target's text config."""
+        heads = config.num_attention_heads
+        return cls(
+            hidden_size=config.hidden_size,
+            intermediate_size=intermediate_size or config.intermediate_size,
+            num_attention_heads=heads,
+            num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            vocab_size=config.vocab_size,
+            rms_norm_eps=config.rms_norm_eps,
+            hidden_act="silu",
+            rope_parameters=dict(config.rope_parameters),
+            max_position_embeddings=config.max_position_embeddings,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+            pad_token_id=config.pad_token_id,
+            draft_vocab_size=min(draft_vocab_size, config.vocab_size),
+            capture_layers=capture_layers,
+        )
+
+    def llama(self) -> LlamaConfig:
+        """The one decoder layer as transformers knows it; carries the target's RoPE."""
+        return LlamaConfig(
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            num_hidden_layers=1,
+            vocab_size=self.vocab_size,
+            rms_norm_eps=self.rms_norm_eps,
+            hidden_act=self.hidden_act,
+            rope_parameters=dict(self.rope_parameters),
+            max_position_embeddings=self.max_position_embeddings,
+            tie_word_embeddings=False,
+        )
+
+
+class DraftCache(KVRows):
+    """K and V of the draft's one layer for one sequence; `length` rows stand."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(1, capacity)
+        self.length = 0
+
+    def advance(self, rows: int) -> None:
+        self.length += rows
+
+    def rollback(self, length: int) -> None:
+        assert 0 <= length <= self.length
+        self.length = length
+
+
+class Attention(nn.Module):
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        q, n = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        self.head_dim = c.head_dim
+        self.q_proj = nn.Linear(2 * c.hidden_size, q, bias=False)
+        self.k_proj = nn.Linear(2 * c.hidden_size, n, bias=False)
+        self.v_proj = nn.Linear(2 * c.hidden_size, n, bias=False)
+        self.o_proj = nn.Linear(q, c.hidden_size, bias=False)
+
+
+class MLP(nn.Module):
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
+        self.act = ACT2FN[c.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Midlayer(nn.Module):
+    """One decoder layer whose attention reads embedding and feature side by side (2H wide)."""
+
+    def __init__(self, c: DraftConfig) -> None:
+        super().__init__()
+        self.input_layernorm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.self_attn = Attention(c)
+        self.post_attention_layernorm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.mlp = MLP(c)
+
+    def mix(self, embedding_TH: Tensor, feature_TH: Tensor) -> Tensor:
+        """Attention's input, [T, 2H]: the normed embedding first, then the normed feature."""
+        return torch.cat([self.input_layernorm(embedding_TH), self.hidden_norm(feature_TH)], -1)
+
+    def finish(self, feature_TH: Tensor, attended_TQD: Tensor) -> Tensor:
+        """The layer's output before any final norm; the residual stream is the feature."""
+        x_TH = feature_TH + self.self_attn.o_proj(attended_TQD.flatten(-2))
+        out: Tensor = x_TH + self.mlp(self.post_attention_layernorm(x_TH))
+        return out
+
+
+class Draft(nn.Module):
+    """The draft network. `embed_VH` is the target's embedding: frozen, shared, never saved."""
+
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(self, config: DraftConfig, embed_VH: Tensor) -> None:
+        super().__init__()
+        h = config.hidden_size
+        if tuple(embed_VH.shape) != (config.vocab_size, h):
+            raise ValueError(
+                f"the target's embedding is {tuple(embed_VH.shape)}; the draft was made for "
+                f"({config.vocab_size}, {h})"
+            )
+        self.config = config
+        self.embed_VH = embed_VH
+        self.fc = nn.Linear(3 * h, h, bias=False)
+        self.midlayer = Midlayer(config)
+        self.norm = LlamaRMSNorm(h, config.rms_norm_eps)
+        self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
+        self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.rotary = LlamaRotaryEmbedding(config.llama())
+        self.scaling = config.head_dim**-0.5
+
+    @property
+    def capture_layers(self) -> tuple[int, int, int]:
+        return self.config.capture_layers
+
+    def fuse(self, features_T3H: Tensor) -> Tensor:
+        """`fc`: target features [T, 3H], ordered low, mid, high, to [T, H]."""
+        out: Tensor = self.fc(features_T3H)
+        return out
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.embed_VH)
+
+    def query(self, mixed_T2H: Tensor, positions_T: Tensor) -> Tensor:
+        """Rotated queries, [T, Q, D]."""
+        return self._rotate(self._heads(self.midlayer.self_attn.q_proj(mixed_T2H)), positions_T)
+
+    def key_value(self, mixed_T2H: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated keys and values, each [T, N, D]."""
+        attn = self.midlayer.self_attn
+        key = self._rotate(self._heads(attn.k_proj(mixed_T2H)), positions_T)
+        return key, self._heads(attn.v_proj(mixed_T2H))
+
+    def forward(
+        self,
+        ids_T: Tensor,
+        feature_TH: Tensor,
+        positions_T: Tensor,
+        cache: DraftCache,
+        mask_TK: Tensor | None = None,
+    ) -> Tensor:
+        """Run rows after those that stand in the cache; the caller then advances the cache.
+
+        Args:
+            ids_T: target ids; row i takes the token that follows the one its feature belongs to.
+            feature_TH: fused target features, or the draft's own outputs fed back.
+            positions_T: rotary positions; row i of a sequence has position i.
+            mask_TK: boolean [T, cache.length + T], True where a row may see a key; causal when
+                empty.
+
+        Returns:
+            The layer's output before `norm`, [T, H]: next feature, and `logits`' input.
+        """
+        mixed = self.midlayer.mix(self.embed(ids_T), feature_TH)
+        query = self.query(mixed, positions_T)
+        key, value = self.key_value(mixed, positions_T)
+        k_1NKD, v_1NKD = cache.write(
+            key.transpose(0, 1)[None], value.transpose(0, 1)[None], cache.length
+        )
+        mask = causal_mask(len(ids_T), cache.length, ids_T.device)
+        if mask_TK is not None:
+            mask = mask_TK[None, None]
+        attended = grouped_attention(
+            query.transpose(0, 1)[None],
+            k_1NKD,
+            v_1NKD,
+            additive(mask, feature_TH.dtype) if len(ids_T) > 1 or mask_TK is not None else None,
+            self.scaling,
+        )
+        return self.midlayer.finish(feature_TH, attended[0].transpose(0, 1))
+
+    def logits(self, out_TH: Tensor) -> Tensor:
+        """Draft logits [T, Vd] of the layer's output."""
+        logits: Tensor = self.lm_head(self.norm(out_TH))
+        return logits
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        return draft_ids + self.d2t[draft_ids]
+
+    def set_vocab(self, kept_D: Tensor) -> None:
+        """Fix the draft vocabulary to these ascending target ids."""
+        d2t, t2d = vocab.maps(kept_D, self.config.vocab_size)
+        self.d2t.copy_(d2t)
+        self.t2d.copy_(t2d)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self.config.head_dim)
+
+    def _rotate(self, x_TnD: Tensor, positions_T: Tensor) -> Tensor:
+        cos_TD, sin_TD = self.rotary(x_TnD, positions_T)
+        cos, sin = cos_TD.unsqueeze(-2), sin_TD.unsqueeze(-2)
+        return x_TnD * cos + rotate_half(x_TnD) * sin

@@ -1,0 +1,56 @@
+"""The `export` stage: the best draft in the layout that engines load, read back and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from eagle3 import vocab
+from eagle3.draft import Draft, DraftCache
+from eagle3.export import official
+from eagle3.run import Context
+from eagle3.target import Target
+
+
+def export(ctx: Context) -> None:
+    """Write `draft/` in the target's dtype; read back, it must give the trained draft's logits."""
+    about = json.loads((ctx.inputs["resolve"] / "target.json").read_text())
+    local = json.loads((ctx.inputs["resolve"] / "local.json").read_text())
+    target = Target.load(local["path"])
+    embed = target.embed.weight.detach()
+    trained = official.load(ctx.inputs["train"] / "draft", embed)
+    dtype = getattr(torch, about["dtype"])
+    folder: Path = ctx.out / "draft"
+    official.save(trained, folder, target.num_layers, dtype)
+    reloaded = official.load(folder, embed)
+    _same_logits(trained, reloaded, dtype)
+    ctx.summary |= {
+        "format": "official",
+        "architecture": official.ARCHITECTURE,
+        "files": {p.name: p.stat().st_size for p in sorted(folder.iterdir())},
+        "dtype": about["dtype"],
+        "parameters": sum(p.numel() for p in reloaded.parameters()),
+        "draft_vocab_size": reloaded.config.draft_vocab_size,
+        "draft_vocab_sha256": vocab.digest(reloaded.d2t),
+        "capture_layers": list(reloaded.capture_layers),
+        "convention": "hf hidden_states index (residual stream entering the layer)",
+    }
+    ctx.progress.info(f"draft written to {folder}")
+
+
+@torch.inference_mode()
+def _same_logits(trained: Draft, reloaded: Draft, dtype: torch.dtype) -> None:
+    """Half precision may round the weights; anything beyond that is a broken file."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, trained.config.vocab_size, (16,), generator=generator)
+    features = torch.randn(16, 3 * trained.config.hidden_size, generator=generator)
+    logits = [
+        d.logits(d(ids, d.fuse(features), torch.arange(16), DraftCache(16)))
+        for d in (trained, reloaded)
+    ]
+    difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
+    allowed = 1e-5 if dtype == torch.float32 else 0.1
+    if difference > allowed:
+        raise ValueError(f"the exported draft's logits differ by {difference:.2g} from the trained")

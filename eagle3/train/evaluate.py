@@ -1,0 +1,115 @@
+"""Held-out acceptance, by drafting real chains along the target's own greedy answers.
+
+A held-out answer is what the target itself decodes greedily, so a round of greedy speculation
+accepts exactly the drafted tokens that agree with it: walking along the answer gives the acceptance
+length that the decoding engine will measure, without running the target again.
+
+Shapes: R rows where drafting can start, Vd draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from eagle3 import vocab
+from eagle3.data.features import Sample
+from eagle3.draft import Draft
+from eagle3.train.batch import Batch, pack
+from eagle3.train.ttt import unroll
+
+
+@dataclass
+class Acceptance:
+    """Counts of simulated greedy rounds at one chain depth."""
+
+    depth: int
+    rounds: int = 0
+    emitted: int = 0
+    reached: list[int] = field(default_factory=list)
+    """Rounds in which position n was drafted and all earlier ones were accepted."""
+    accepted: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reached = self.reached or [0] * self.depth
+        self.accepted = self.accepted or [0] * self.depth
+
+    @property
+    def length(self) -> float:
+        """tau: emitted tokens per target forward of the decode phase."""
+        return self.emitted / max(1, self.rounds)
+
+    @property
+    def by_position(self) -> list[float]:
+        """Acceptance rate of drafted token n + 1 given that the earlier ones were accepted."""
+        return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+
+
+@torch.inference_mode()
+def chain_acceptance(draft: Draft, samples: Iterable[Sample], depth: int) -> Acceptance:
+    """Draft greedy chains from every row of held-out answers and walk along each answer."""
+    total = Acceptance(depth)
+    for sample in samples:
+        batch = pack([sample], depth, draft.fc.weight.dtype)
+        rows_R = batch.supervised_ST[0].nonzero()[:, 0]
+        if len(rows_R) == 0:
+            continue
+        matched = dict(zip(rows_R.tolist(), _matched(draft, batch, rows_R, depth), strict=True))
+        for start, end in sample.spans:
+            _walk(total, matched, start, end)
+    return total
+
+
+@torch.inference_mode()
+def coverage(samples: Iterable[Sample], draft: Draft, head_VH: Tensor, cap: float | None) -> float:
+    """The target's mean probability mass inside the draft vocabulary on supervised rows."""
+    head_DH = head_VH[vocab.kept_ids(draft.d2t)]
+    mass, rows = 0.0, 0
+    for sample in samples:
+        at = (sample.argmax >= 0).nonzero()[:, 0]
+        logits = sample.hidden[at].to(head_DH.dtype) @ head_DH.T
+        if cap is not None:
+            logits = cap * torch.tanh(logits / cap)
+        mass += float((logits.logsumexp(-1) - sample.lse[at]).exp().clamp(max=1).sum())
+        rows += len(at)
+    return mass / max(1, rows)
+
+
+def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int]:
+    """For each row, how many tokens of its own greedy chain agree with the data, in order."""
+    last = len(batch.ids_T) - 1
+    choices: list[Tensor] = []
+
+    def own(_: int, out_RH: Tensor) -> Tensor:
+        choices.append(draft.target_ids(draft.logits(out_RH).argmax(-1)))
+        return choices[-1]
+
+    outs = list(unroll(draft, batch, rows_R, depth, own))
+    own(depth, outs[-1])
+    agree = torch.ones(len(rows_R), dtype=torch.int64)
+    count = torch.zeros(len(rows_R), dtype=torch.int64)
+    for k, choice_R in enumerate(choices):
+        data_R = batch.ids_T[(rows_R + 2 + k).clamp(max=last)]
+        agree = agree * ((choice_R == data_R) & batch.supervised_ST[k][rows_R])
+        count += agree
+    return count.tolist()
+
+
+def _walk(total: Acceptance, matched: dict[int, int], start: int, end: int) -> None:
+    """Rounds over the answer at [start, end): its first token comes from the prefill."""
+    row = start - 1
+    while row + 2 < end:
+        remaining = end - (row + 2)
+        accepted = min(matched[row], remaining)
+        for n in range(min(total.depth, remaining)):
+            if n <= accepted:
+                total.reached[n] += 1
+            if n < accepted:
+                total.accepted[n] += 1
+        emitted = min(accepted + 1, remaining)
+        total.rounds += 1
+        total.emitted += emitted
+        row += emitted

@@ -1,0 +1,258 @@
+"""The report's content, written once as blocks and rendered as Markdown and as HTML."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eagle3.config import RunConfig
+from eagle3.report.facts import Facts
+from eagle3.report.plots import write_plots
+from eagle3.run import write_json
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Table:
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+Block = Heading | Text | Code | Picture | Table
+
+
+def write_report(run: Path, config: RunConfig) -> Path:
+    """Write `RUN/report/`; returns the folder."""
+    facts = Facts.read(run, config)
+    folder = run / "report"
+    folder.mkdir(exist_ok=True)
+    pictures = write_plots(facts, folder)
+    title = f"EAGLE-3 draft for {facts.target.get('resolved', config.target)}"
+    blocks = _blocks(facts, pictures)
+    (folder / "report.md").write_text(_markdown(title, blocks))
+    (folder / "report.html").write_text(_html(title, blocks, folder))
+    write_json(folder / "metrics.json", facts.metrics())
+    return folder
+
+
+def serve_commands(target: str, depth: int) -> str:
+    """How to serve the draft; `./draft` is the exported folder, `TARGET` the target's own files."""
+    return (
+        f"vllm serve {target} --speculative-config "
+        f'\'{{"method":"eagle3","model":"./draft","num_speculative_tokens":{depth}}}\'\n\n'
+        f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3 \\\n"
+        f"  --speculative-draft-model-path ./draft --speculative-num-steps {depth} \\\n"
+        f"  --speculative-eagle-topk 1 --speculative-num-draft-tokens {depth + 1}"
+    )
+
+
+def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
+    blocks: list[Block] = [Text(_verdict(facts)), *_result(facts)]
+    if "speedup.svg" in pictures:
+        blocks.append(Picture("speedup", "Speed, and acceptance by position in the draft."))
+    blocks += _cost_model(facts)
+    blocks += _trained(facts)
+    if "loss.svg" in pictures:
+        blocks.append(Picture("loss", "Training loss, and acceptance length on held-out answers."))
+    blocks += _time(facts)
+    depth = facts.config.recipe.benchmark.depth
+    served = facts.config.target if facts.config.target_ref.kind == "hub" else "TARGET_DIR"
+    blocks += [Heading("Serve it"), Code(serve_commands(served, depth))]
+    return blocks
+
+
+def _verdict(facts: Facts) -> str:
+    bench, prove = facts.summary("benchmark"), facts.summary("prove")
+    parts = []
+    if prove:
+        how = "is" if prove["verdict"] == "lossless" else "is NOT"
+        parts.append(
+            f"The output with the draft {how} the target's own, token for token: "
+            f"{prove['tokens']} tokens of {prove['prompts']} held-out prompts against an "
+            f"independent reference, {prove['mismatches']} differences, "
+            f"{prove['near_ties']} near ties ({prove['dtype']})."
+        )
+    if bench:
+        low, high = bench["speedup_ci"]
+        pace = "faster" if low > 1 else "slower" if high < 1 else "neither faster nor slower"
+        parts.append(
+            f"Decoding is {pace}: {bench['speedup']:.2f}x (95% interval {low:.2f} to {high:.2f}) "
+            f"at an acceptance length of {bench['tau']:.2f}, {bench['depth']} draft tokens a round."
+        )
+        if bench.get("verdict") not in (None, "ok"):
+            parts.append(f"The measurement says of itself: {bench['verdict']}.")
+    return " ".join(parts) or "The run has not been measured yet."
+
+
+def _result(facts: Facts) -> list[Block]:
+    bench = facts.summary("benchmark")
+    if not bench:
+        return []
+    rows = [
+        ("plain decoding", f"{bench['plain_tokens_per_s']:.1f} tokens/s"),
+        ("with the draft", f"{bench['draft_tokens_per_s']:.1f} tokens/s"),
+        ("speedup", f"{bench['speedup']:.2f}x"),
+        ("acceptance length (tau)", f"{bench['tau']:.2f}"),
+    ]
+    rows += [
+        (f"acceptance at position {n + 1}", f"{rate:.1%}")
+        for n, rate in enumerate(bench["acceptance_by_position"])
+    ]
+    return [Heading("Result"), Table(("", ""), rows)]
+
+
+def _cost_model(facts: Facts) -> list[Block]:
+    model = facts.benchmark.get("cost_model")
+    if not model:
+        return []
+    cells = [
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in model.items()
+        if isinstance(value, int | float | str)
+    ]
+    return [
+        Heading("Why this speed"),
+        Text(
+            "A round costs one target forward over the drafted tokens and one draft step for each "
+            "of them; it yields tau tokens. Measured on this machine in the same run:"
+        ),
+        Table(("cost", "value"), cells),
+    ]
+
+
+def _trained(facts: Facts) -> list[Block]:
+    recipe, train = facts.config.recipe, facts.summary("train")
+    regenerate = facts.summary("regenerate")
+    rows = [
+        ("target", str(facts.target.get("resolved", facts.config.target))),
+        ("weights SHA-256", str(facts.target.get("weights_sha256", ""))),
+        ("recipe", f"{recipe.name}, seed {recipe.seed}"),
+        ("prompts", facts.config.prompts.source),
+    ]
+    if regenerate:
+        rows.append(
+            (
+                "answers written by the target",
+                f"{regenerate['response_tokens']} tokens, {regenerate['train_samples']} for "
+                f"training and {regenerate['heldout_samples']} held out, temperature "
+                f"{regenerate['temperature']:g}",
+            )
+        )
+    if train:
+        rows += [
+            ("training", f"{train['steps']} steps, {train['train_tokens']} token passes"),
+            ("best checkpoint", f"step {train['best_step']}, by held-out acceptance length"),
+            ("held-out acceptance length", f"{train['acceptance_length']:.2f} (simulated chains)"),
+            ("draft vocabulary covers", f"{train['coverage']:.1%} of the target's probability"),
+        ]
+    export = facts.summary("export")
+    if export:
+        rows += [
+            ("draft", f"{export['parameters'] / 1e6:.1f} M parameters, {export['dtype']}"),
+            ("captured layers", f"{export['capture_layers']} ({export['convention']})"),
+        ]
+    return [Heading("What was trained on what"), Table(("", ""), rows)]
+
+
+def _time(facts: Facts) -> list[Block]:
+    price = facts.config.price_per_hour
+    rows = []
+    for stage in facts.manifests:
+        seconds = facts.seconds(stage)
+        rows.append((stage, _duration(seconds), _cost(seconds, price)))
+    total = sum(facts.seconds(s) for s in facts.manifests)
+    rows.append(("all", _duration(total), _cost(total, price)))
+    machine = next(iter(facts.manifests.values()))["hardware"]
+    where = ", ".join(machine.get("gpus", [])) or f"{machine['cores']} cores of {machine['cpu']}"
+    note = f"On {where}."
+    if price is None:
+        note += " No price per hour is set, so cost is time alone."
+    return [Heading("Time and cost"), Table(("stage", "time", "cost"), rows), Text(note)]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"
+
+
+def _cost(seconds: float, price: float | None) -> str:
+    return "–" if price is None else f"{seconds / 3600 * price:.3f}"
+
+
+def _markdown(title: str, blocks: list[Block]) -> str:
+    out = [f"# {title}"]
+    for block in blocks:
+        match block:
+            case Heading(text):
+                out.append(f"## {text}")
+            case Text(text):
+                out.append(text)
+            case Code(text):
+                out.append(f"```\n{text}\n```")
+            case Picture(name, caption):
+                out.append(f"![{caption}]({name}.png)")
+            case Table(head, rows):
+                lines = [head, tuple("---" for _ in head), *rows]
+                out.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return "\n\n".join(out) + "\n"
+
+
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;
+color:#1f2933}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse}
+td,th{padding:.25rem .9rem .25rem 0;border-bottom:1px solid #e4e7eb;text-align:left;
+overflow-wrap:anywhere}pre{background:#f5f7fa;padding:.8rem;overflow-x:auto}img{max-width:100%}
+figcaption{color:#616e7c;font-size:.9rem}figure{margin:1rem 0}"""
+
+
+def _html(title: str, blocks: list[Block], folder: Path) -> str:
+    body = [f"<h1>{html.escape(title)}</h1>"]
+    for block in blocks:
+        match block:
+            case Heading(text):
+                body.append(f"<h2>{html.escape(text)}</h2>")
+            case Text(text):
+                body.append(f"<p>{html.escape(text)}</p>")
+            case Code(text):
+                body.append(f"<pre>{html.escape(text)}</pre>")
+            case Picture(name, caption):
+                data = base64.b64encode((folder / f"{name}.svg").read_bytes()).decode()
+                body.append(
+                    f'<figure><img alt="{html.escape(caption)}" '
+                    f'src="data:image/svg+xml;base64,{data}">'
+                    f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+                )
+            case Table(head, rows):
+                body.append("<table>" + _row("th", head) if any(head) else "<table>")
+                body.append("".join(_row("td", row) for row in rows) + "</table>")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
+        f"<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _row(tag: str, cells: tuple[str, ...]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"

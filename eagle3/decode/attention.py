@@ -8,10 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 NAME = "updraft"
+
+FEW = 32
+"""Up to this many rows it pays to stack heads; beyond, the stacked mask would grow large."""
 
 
 def grouped_attention(
@@ -30,15 +34,20 @@ def grouped_attention(
     """
     batch, heads, rows, dim = q_BHQD.shape
     kv_heads = k_BNKD.shape[1]
+    group = heads // kv_heads
+    if softcap is None and (rows == 1 or rows > FEW):
+        return F.scaled_dot_product_attention(
+            q_BHQD, k_BNKD, v_BNKD, attn_mask=mask, scale=scaling, enable_gqa=group > 1
+        )
     # The rows of the heads that share a key head are stacked: one product a key head.
-    q = (q_BHQD * scaling).reshape(batch, kv_heads, heads // kv_heads * rows, dim)
-    scores = q @ k_BNKD.transpose(-1, -2)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if mask is not None:
-        grouped = scores.view(batch, kv_heads, heads // kv_heads, rows, -1)
-        scores = (grouped + mask.unsqueeze(1)).view_as(scores)
-    return (scores.softmax(-1) @ v_BNKD).view(batch, heads, rows, -1)
+    q = q_BHQD.reshape(batch, kv_heads, group * rows, dim)
+    stacked = None if mask is None else mask.repeat(1, 1, group, 1)
+    if softcap is None:
+        out = F.scaled_dot_product_attention(q, k_BNKD, v_BNKD, attn_mask=stacked, scale=scaling)
+    else:
+        scores = softcap * torch.tanh(q @ k_BNKD.transpose(-1, -2) * (scaling / softcap))
+        out = (scores if stacked is None else scores + stacked).softmax(-1) @ v_BNKD
+    return out.view(batch, heads, rows, -1)
 
 
 def _forward(

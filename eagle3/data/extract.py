@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -43,18 +43,23 @@ def extract(ctx: Context) -> None:
     journal = Journal(ctx.out / "work" / "shards.jsonl", Shard)
     done = {s.file: s for s in journal.records if _intact(ctx.out / s.file, s)}
     check_disk(ctx.out, total - sum(s.tokens for s in done.values()), target.hidden_size)
-    shards, tokens, new_tokens, started = [], 0, 0, time.monotonic()
+    shards, tokens, started = [], 0, time.monotonic()
+
+    def count(new_tokens: int) -> None:
+        nonlocal tokens
+        tokens += new_tokens
+        ctx.progress.progress(tokens, total, "token")
+
+    count(sum(s.tokens for s in done.values()))
+    kept = tokens
     try:
         for i, part in enumerate(packed(responses, ctx.config.recipe.extract.shard_tokens)):
-            ctx.check_stop("finished shards are kept")
             name = f"shard-{i:05d}.safetensors"
             if name not in done:
-                done[name] = write_shard(target, part, ctx.out, name)
+                ctx.check_stop("finished shards are kept")
+                done[name] = write_shard(target, part, ctx.out, name, count)
                 journal.append(done[name])
-                new_tokens += done[name].tokens
             shards.append(done[name])
-            tokens += done[name].tokens
-            ctx.progress.progress(tokens, total, "token")
     finally:
         journal.close()
     index = FeatureIndex(
@@ -67,7 +72,7 @@ def extract(ctx: Context) -> None:
     ctx.summary.update(
         tokens=tokens,
         bytes=sum((ctx.out / s.file).stat().st_size for s in shards),
-        tokens_per_s=round(new_tokens / (time.monotonic() - started), 2),
+        tokens_per_s=round((tokens - kept) / (time.monotonic() - started), 2),
     )
 
 
@@ -83,8 +88,18 @@ def packed(responses: list[Response], shard_tokens: int) -> Iterator[list[Respon
         yield part
 
 
-def write_shard(target: Target, responses: list[Response], folder: Path, name: str) -> Shard:
-    """Run the target over the sequences and write one shard; it appears under its name whole."""
+def write_shard(
+    target: Target,
+    responses: list[Response],
+    folder: Path,
+    name: str,
+    on_tokens: Callable[[int], None] = lambda tokens: None,
+) -> Shard:
+    """Run the target over the sequences and write one shard; it appears under its name whole.
+
+    Args:
+        on_tokens: called after each forward with the tokens it read.
+    """
     columns: dict[str, list[Tensor]] = {}
     samples, start = [], 0
     for batch in _batches(responses):
@@ -102,6 +117,7 @@ def write_shard(target: Target, responses: list[Response], folder: Path, name: s
                 )
             )
             start += length
+        on_tokens(sum(len(r.ids) for r in batch))
     work = folder / "work"
     work.mkdir(exist_ok=True)
     save_file({k: torch.cat(v) for k, v in columns.items()}, work / name, {"format": "pt"})

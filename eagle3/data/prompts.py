@@ -17,7 +17,6 @@ from eagle3.config import RunConfig
 from eagle3.data.fetch import hub_errors
 from eagle3.data.records import Message, Split
 from eagle3.errors import BadInput
-from eagle3.run import sha256_file
 
 ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
 SHAREGPT = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant"}
@@ -53,7 +52,7 @@ def read_prompts(config: RunConfig) -> list[RawPrompt]:
         TargetUnavailable: a hub data set cannot be reached.
     """
     if config.prompts.source == "demo":
-        found = [p for file in _demo_files() for p in _read_jsonl(file, _demo_split(file))]
+        found = [p for file in demo_files() for p in _read_jsonl(file, _demo_split(file))]
     elif (file := prompt_file(config)) is not None:
         found = list(_read_jsonl(file))
     else:
@@ -61,17 +60,6 @@ def read_prompts(config: RunConfig) -> list[RawPrompt]:
     if not found:
         raise BadInput(f"{config.prompts.source} holds no prompts", f"expected lines of {EXPECTED}")
     return found
-
-
-def source_key(config: RunConfig) -> dict[str, Any]:
-    """What decides the content of the prompt set, for the stage's digest: hashes of its files, or
-    the data set's name with the commit it points to where the name gives one."""
-    if config.prompts.source == "demo":
-        return {file.name: sha256_file(file) for file in _demo_files()}
-    file = prompt_file(config)
-    if file is None:
-        return {"dataset": config.prompts.source}
-    return {"sha256": sha256_file(file)} if file.is_file() else {"missing": str(file)}
 
 
 def prompt_file(config: RunConfig) -> Path | None:
@@ -90,7 +78,7 @@ def prompt_file(config: RunConfig) -> Path | None:
     return path
 
 
-def _demo_files() -> list[Path]:
+def demo_files() -> list[Path]:
     folder = Path(str(resources.files("eagle3").joinpath("data", "demo")))
     return sorted(folder.glob("*.jsonl"))
 

@@ -116,8 +116,8 @@ class Writer:
         self.num_heldout = sum(p.split == "heldout" for p in prompts)
         self.num_train = len(prompts) - self.num_heldout
         self.cut_short = 0
+        self._old_tokens = sum(self.tokens.values())
         self._new_tokens = 0
-        self._open_tokens = 0
         self._started = self._reported = time.monotonic()
 
     @property
@@ -136,7 +136,6 @@ class Writer:
             sequences = [self._sequence(talk) for talk in talks]
             decode_batch(self.target, sequences, self.end_ids, self._count)
             talks = [t for t, s in zip(talks, sequences, strict=True) if not self._close(t, s)]
-        self._open_tokens = 0
 
     def summarise(self) -> None:
         records = self.journal.records
@@ -201,11 +200,10 @@ class Writer:
 
     def _count(self, new_tokens: int) -> None:
         self._new_tokens += new_tokens
-        self._open_tokens += new_tokens
         now = time.monotonic()
         if now - self._reported >= REPORT_EVERY_S:
             self._reported = now
-            done = sum(self.tokens.values()) + self._open_tokens
+            done = self._old_tokens + self._new_tokens
             self.ctx.progress.progress(done, max(done, self._expected()), "token")
         self.ctx.check_stop("finished conversations are kept")
 

@@ -20,7 +20,7 @@ from typing import IO
 
 import httpx
 
-from api.programs import Program, StartError, check_startable, local_url, programs
+from api.programs import Program, StartError, check_startable, local_url
 from jobs.settings import Settings
 
 RESTART_MAX_S = 30.0
@@ -90,22 +90,21 @@ class Service:
     """All children of one home.
 
     Args:
-        settings: decides home, ports and mode.
-        only: names of the programs to run; all of the mode's when empty.
+        settings: decides the home.
+        programs: what to run, in starting order.
         say: told, in one line, what happens.
     """
 
     def __init__(
-        self, settings: Settings, say: Callable[[str], None], only: Iterable[str] = ()
+        self, settings: Settings, programs: Iterable[Program], say: Callable[[str], None]
     ) -> None:
         self.settings = settings
         self._home = settings.home.resolve()
         self._say = say
         self._lock: IO[str] | None = None
-        chosen = [p for p in programs(settings) if not only or p.name in set(only)]
         env = {**os.environ, "UPDRAFT_HOME": str(self._home)}
         logs = self._home / "logs"
-        self.children = [Child(p, logs / f"{p.name}.log", env) for p in chosen]
+        self.children = [Child(p, logs / f"{p.name}.log", env) for p in programs]
 
     def start(self, prepare: Callable[[], None]) -> None:
         """Take the home and start every child.

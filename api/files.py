@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mimetypes
 from pathlib import PurePosixPath
@@ -51,6 +52,8 @@ def draft_files(store: ObjectStore, draft: DraftView) -> list[DraftFile]:
         ChecksumMismatch: the manifest is not the one that was registered.
     """
     raw = store.get_bytes(f"{bundle_key(store, draft)}/manifest.json")
+    if hashlib.sha256(raw).hexdigest() != draft.manifest_sha256:
+        raise ChecksumMismatch(f"the manifest of draft {draft.id} is not the one it has recorded")
     try:
         files = json.loads(raw)["files"]
         return _FILES.validate_python(

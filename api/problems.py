@@ -61,7 +61,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": _ABOUT[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in (*statuses, 401, 403, 503)
+        for status in sorted({*statuses, 401, 403, 422, 503})
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any
 
+import httpx
 import typer
 from pydantic import BaseModel
 from rich.console import Console
@@ -45,10 +46,12 @@ class Connection:
     """Where the service is, as the global options say."""
 
     url: str
-    api_key: str | None
+    api_key: str | None = None
+    transport: httpx.BaseTransport | None = None
+    """Replaces the network, for tests."""
 
     def client(self) -> Client:
-        return Client(self.url, api_key=self.api_key)
+        return Client(self.url, api_key=self.api_key, transport=self.transport)
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

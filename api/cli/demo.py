@@ -17,7 +17,7 @@ from api.cli.up import running
 from api.cli.watch import exit_code, gates_failed, wait
 from api.client import ApiError, Client
 from api.embedded import Service, running_instance
-from api.programs import local_url
+from api.programs import local_url, programs
 from api.schemas import JobView
 from eagle3.config import recipe_names
 from jobs.settings import Settings
@@ -58,7 +58,7 @@ def _service(settings: Settings) -> Iterator[Service | None]:
         say(f"using the service that runs already: {found[1]}")
         yield None
         return
-    with running(settings, []) as service:
+    with running(settings, programs(settings)) as service:
         with err.status("starting the service"):
             service.wait_ready(["api"])
         say(f"service started: {local_url(settings)}  (MLflow: {settings.mlflow_tracking_uri})")

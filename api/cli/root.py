@@ -76,7 +76,8 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    ctx.obj = Connection(url or local_url(Settings()), api_key)
+    if ctx.obj is None:
+        ctx.obj = Connection(url or local_url(Settings()), api_key)
 
 
 SERVICE, JOBS, DRAFTS = "Service", "Jobs", "Drafts"

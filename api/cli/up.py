@@ -13,7 +13,7 @@ import typer
 
 from api.cli.console import Exit, Fail, JsonFlag, err, print_json_line, say
 from api.embedded import AlreadyRunning, Service
-from api.programs import local_url, programs
+from api.programs import Program, local_url, programs
 from jobs.db import migrate
 from jobs.settings import Settings
 
@@ -30,15 +30,9 @@ def up(
 ) -> None:
     """Start API, worker, relay and (embedded) MLflow; Ctrl-C stops them all."""
     settings = Settings()
-    names = {p.name for p in programs(settings)}
-    if unknown := set(only or []) - names:
-        raise Fail(
-            f"no program {', '.join(sorted(unknown))} in {settings.mode} mode",
-            f"expected {', '.join(sorted(names))}",
-            Exit.BAD_INPUT,
-        )
+    chosen = _chosen(programs(settings), set(only or []), settings.mode)
     try:
-        with running(settings, only or []) as service:
+        with running(settings, chosen) as service:
             report_ready(service, quiet=as_json)
             if as_json:
                 children = {c.program.name: c.pid for c in service.children}
@@ -55,10 +49,10 @@ def up(
 
 
 @contextmanager
-def running(settings: Settings, only: list[str]) -> Iterator[Service]:
+def running(settings: Settings, chosen: list[Program]) -> Iterator[Service]:
     """The service while the block runs. INT and TERM leave the block as KeyboardInterrupt."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    service = Service(settings, say, only)
+    service = Service(settings, chosen, say)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
@@ -90,6 +84,16 @@ def report_ready(service: Service, *, quiet: bool = False) -> None:
             where = {"api": local_url(settings), "mlflow": settings.mlflow_tracking_uri}
             late = f" [dim]({took:.0f} s)[/]" if took >= 2 else ""
             err.print(f"  [green]✔[/] {name:<8}{where.get(name, f'process {child.pid}')}{late}")
+
+
+def _chosen(known: list[Program], only: set[str], mode: str) -> list[Program]:
+    if unknown := only - {p.name for p in known}:
+        raise Fail(
+            f"no program {', '.join(sorted(unknown))} in {mode} mode",
+            f"expected {', '.join(p.name for p in known)}",
+            Exit.BAD_INPUT,
+        )
+    return [p for p in known if not only or p.name in only]
 
 
 def _interrupt(*_: object) -> NoReturn:

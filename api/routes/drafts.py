@@ -32,7 +32,7 @@ DraftRef = Annotated[
     "",
     operation_id="listDrafts",
     summary="List drafts, newest first",
-    responses=responses(422),
+    responses=responses(),
 )
 def list_drafts(
     state: StateDep,

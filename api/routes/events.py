@@ -39,7 +39,7 @@ VisibleJob = Annotated[str, Depends(visible_job)]
     "",
     operation_id="listEvents",
     summary="Events, oldest first",
-    responses=responses(404, 422),
+    responses=responses(404),
 )
 def list_events(
     job: VisibleJob,
@@ -60,7 +60,7 @@ def list_events(
     description="`id` is the event's `seq`; `Last-Event-ID` resumes after it. The stream closes "
     "after the job's last event.",
     response_class=EventSourceResponse,
-    responses=responses(404, 422),
+    responses=responses(404),
 )
 async def stream_events(
     job: VisibleJob,

@@ -64,7 +64,7 @@ IdempotencyKey = Annotated[
     status_code=202,
     operation_id="submitJob",
     summary="Submit a job",
-    responses=responses(400, 422, 429),
+    responses=responses(400, 429),
 )
 def submit_job(
     spec: SpecBody,
@@ -94,7 +94,7 @@ def submit_job(
     "/jobs:validate",
     operation_id="validateJob",
     summary="Check a job without submitting it",
-    responses=responses(400, 422),
+    responses=responses(400),
 )
 def validate_job(spec: SpecBody, state: StateDep, caller: JobsWrite) -> Validation:
     check_allowed(spec, state.settings)
@@ -110,7 +110,7 @@ def validate_job(spec: SpecBody, state: StateDep, caller: JobsWrite) -> Validati
     "/jobs",
     operation_id="listJobs",
     summary="List jobs, newest first",
-    responses=responses(422),
+    responses=responses(),
 )
 def list_jobs(
     state: StateDep,

@@ -147,7 +147,9 @@ def load(folder: Path, embed_VH: Tensor, num_target_layers: int | None = None) -
         shapes = {name: tuple(f.get_slice(name).get_shape()) for name in f.keys()}
     check_tensors(shapes, config, folder)
     draft = Draft(config, embed_VH)
-    draft.load_state_dict(load_file(folder / WEIGHTS), strict=True)
+    tensors = load_file(folder / WEIGHTS)
+    tensors.pop("embed_tokens.weight", None)  # the target's own is used
+    draft.load_state_dict(tensors, strict=True)
     vocab.check(draft.d2t, draft.t2d)
     draft.to(device=embed_VH.device, dtype=embed_VH.dtype)
     return draft.eval().requires_grad_(False)

@@ -182,8 +182,13 @@ def finish(
         enqueue_hint(session, lease.job_id, following.name, now)
 
 
-def release(session: Session, lease: Lease, *, now: datetime, message: str) -> None:
-    """Give the stage back, its attempt not counted: this worker was asked to stop.
+def release(
+    session: Session, lease: Lease, *, now: datetime, message: str, wait: float = 0.0
+) -> None:
+    """Give the stage back, its attempt not counted: this worker, or a server it needs, goes away.
+
+    Args:
+        wait: seconds before another worker may take it.
 
     Raises:
         LeaseLost: as above.
@@ -192,7 +197,8 @@ def release(session: Session, lease: Lease, *, now: datetime, message: str) -> N
     if job is not None and job.status == JobStatus.CANCELLING:
         cancelled(session, lease, now=now)
         return
-    _requeue(session, lease, now=now, not_before=None, attempt=lease.attempt - 1)
+    due = now + timedelta(seconds=wait) if wait else None
+    _requeue(session, lease, now=now, not_before=due, attempt=lease.attempt - 1)
     data = {"stage": lease.stage, "attempt": lease.attempt}
     append_event(session, lease.job_id, "stage.queued", message, now=now, data=data)
 

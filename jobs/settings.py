@@ -15,8 +15,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 Seconds = Annotated[float, Field(gt=0)]
 
-EMBEDDED_PACE = {"sweep_seconds": 2.0, "lease_seconds": 30.0, "heartbeat_seconds": 5.0}
-"""One machine notices at once what a cluster notices in a minute."""
+EMBEDDED_DEFAULTS: dict[str, Any] = {
+    "lease_seconds": 30.0,
+    "heartbeat_seconds": 5.0,
+    "sweep_seconds": 2.0,
+    "resend_seconds": 10.0,
+    "upload_checkpoints": False,
+}
+"""One machine notices at once what a cluster notices in a minute; its disk outlives a worker."""
 
 
 class Settings(BaseSettings):
@@ -82,7 +88,7 @@ class Settings(BaseSettings):
     relay_seconds: Seconds = 0.5
     """Time between two looks into an empty outbox."""
     resend_seconds: Seconds = 120.0
-    """A stage that has waited this long is announced to the workers again."""
+    """A stage that has waited this long is announced to the workers again. Embedded default: 10."""
     max_attempts: Annotated[int, Field(ge=1)] = 3
     """Times a stage is tried, counted when a worker takes it."""
     retry_base_seconds: Seconds = 5.0
@@ -96,6 +102,8 @@ class Settings(BaseSettings):
     max_runtime_seconds: Seconds = 7 * 86400.0
     """A stage that runs longer than this is stopped and fails."""
 
+    upload_checkpoints: bool = True
+    """Store training checkpoints, so that another machine can go on. Embedded default: false."""
     runs_dir: Path = Path()
     """Run directories of this worker's jobs. Default: `HOME/runs`."""
     cache: Path = Path("~/.cache/updraft")
@@ -107,9 +115,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _embedded_pace(cls, data: Any) -> Any:
+    def _embedded_defaults(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("mode", "embedded") == "embedded":
-            return {**EMBEDDED_PACE, **data}
+            return {**EMBEDDED_DEFAULTS, **data}
         return data
 
     @field_validator("home", "cache", "runs_dir")

@@ -1,0 +1,200 @@
+"""The model registry: MLflow, by its client alone. A mirror of the database, never the truth.
+
+Every call may be repeated: a run and a version are looked up by their `job_id` tag before they are
+made, and a metric with the same time, step and value is stored once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow.artifacts
+import requests
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from eagle3.config import TargetRef
+from jobs.errors import Invalid, NotFound, RegistryUnavailable
+from jobs.settings import Settings
+
+BATCH = 1000
+"""Metrics in one request: MLflow's limit."""
+PARAM_LENGTH = 6000
+REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "PERMISSION_DENIED"})
+
+
+@dataclass(frozen=True)
+class Point:
+    """Values at a step; `millis` is the time since the epoch."""
+
+    step: int
+    millis: int
+    metrics: Mapping[str, float]
+
+
+class Registry:
+    """What the mirror needs of MLflow. Every method may raise `RegistryUnavailable`, and `Invalid`
+    when MLflow refuses what it was sent."""
+
+    def __init__(self, settings: Settings) -> None:
+        # A server that is away must not hold the mirror for the client's default of minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        self.uri = settings.mlflow_tracking_uri
+        self._client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
+
+    def ping(self) -> None:
+        """Ask whether the server is there."""
+        try:
+            requests.get(f"{self.uri}/health", timeout=3).raise_for_status()
+        except requests.RequestException as e:
+            raise RegistryUnavailable(f"MLflow does not answer at {self.uri}") from e
+
+    def ensure_run(
+        self, job_id: str, target: str, *, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str:
+        """The id of the job's run, made with its parameters if it is not there yet."""
+        with _translated():
+            experiment = self._experiment(experiment_name(target))
+            found = self._client.search_runs(
+                [experiment], f"tags.job_id = '{job_id}'", max_results=1
+            )
+            if found:
+                return str(found[0].info.run_id)
+            run = self._client.create_run(
+                experiment, run_name=job_id, tags={**tags, "job_id": job_id, "base_model": target}
+            )
+            run_id = str(run.info.run_id)
+            self._client.log_batch(
+                run_id, params=[Param(k, str(v)[:PARAM_LENGTH]) for k, v in flat(params).items()]
+            )
+            return run_id
+
+    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+        """Log values at their steps."""
+        metrics = [
+            Metric(name, float(value), point.millis, point.step)
+            for point in points
+            for name, value in point.metrics.items()
+        ]
+        with _translated():
+            for start in range(0, len(metrics), BATCH):
+                self._client.log_batch(run_id, metrics=metrics[start : start + BATCH])
+
+    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a run."""
+        with _translated():
+            self._client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
+
+    def log_files(self, run_id: str, folder: Path) -> None:
+        """Copy a folder's files to the run's artifacts."""
+        with _translated():
+            self._client.log_artifacts(run_id, str(folder))
+
+    def end_run(self, run_id: str, status: str) -> None:
+        """Close a run as FINISHED, FAILED or KILLED."""
+        with _translated():
+            self._client.set_terminated(run_id, status)
+
+    def ensure_version(
+        self, name: str, *, source: str, run_id: str | None, job_id: str, tags: Mapping[str, str]
+    ) -> str:
+        """The version of the job's draft, made under `name` if it is not there yet."""
+        with _translated():
+            self._ensure_model(name, tags.get("base_model", ""))
+            found = self._client.search_model_versions(
+                f"name = '{name}' and tags.job_id = '{job_id}'"
+            )
+            if found:
+                return str(found[0].version)
+            version = self._client.create_model_version(
+                name, source=source, run_id=run_id, tags={**tags, "job_id": job_id}
+            )
+            return str(version.version)
+
+    def set_alias(self, name: str, alias: str, version: str) -> None:
+        """Point an alias at a version."""
+        with _translated():
+            self._client.set_registered_model_alias(name, alias, version)
+
+    def version_of(self, name: str, alias: str) -> str | None:
+        """The version an alias points at."""
+        with _translated():
+            aliases: dict[str, str] = self._client.get_registered_model(name).aliases
+        return aliases.get(alias)
+
+    def tag_version(self, name: str, version: str, tags: Mapping[str, str]) -> None:
+        """Set tags of a version."""
+        with _translated():
+            for key, value in tags.items():
+                self._client.set_model_version_tag(name, version, key, value)
+
+    def download_model(self, ref: TargetRef, folder: Path) -> None:
+        """Fetch the files of a `models:/` target into a folder.
+
+        Raises:
+            NotFound: no such model, version or alias.
+        """
+        with _translated():
+            try:
+                mlflow.artifacts.download_artifacts(
+                    artifact_uri=str(ref), dst_path=str(folder), tracking_uri=self.uri
+                )
+            except MlflowException as e:
+                if e.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    raise NotFound(f"{ref}: {e.message}") from e
+                raise
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException as e:
+            if e.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            return str(self._client.get_experiment_by_name(name).experiment_id)
+
+    def _ensure_model(self, name: str, base_model: str) -> None:
+        try:
+            self._client.create_registered_model(name, tags={"base_model": base_model})
+        except MlflowException as e:
+            if e.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+
+def experiment_name(target: str) -> str:
+    """`eagle3/org__model` for a hub target, and alike for the other kinds."""
+    ref = TargetRef.parse(target)
+    tail = [p for p in ref.location.removeprefix("s3://").split("/") if p][-2:] or [ref.kind]
+    return "eagle3/" + "__".join(tail)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as `section.key`."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            out.update(flat(value, f"{prefix}{key}."))
+        else:
+            out[prefix + key] = value
+    return out
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as e:
+        if e.error_code in REFUSALS and not isinstance(e.__cause__, requests.RequestException):
+            raise Invalid(f"MLflow refused: {e.message}") from e
+        raise RegistryUnavailable(f"MLflow: {e.message}") from e
+    except requests.RequestException as e:
+        raise RegistryUnavailable(f"MLflow does not answer ({type(e).__name__})") from e

@@ -1,0 +1,37 @@
+"""What a stage's process gets to see of this one's environment: little, and no credential."""
+
+from __future__ import annotations
+
+import os
+
+from jobs.settings import Settings
+
+PASSED = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+)  # fmt: skip
+PASSED_PREFIXES = ("OMP_", "MKL_", "NVIDIA_", "NCCL_")
+NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+FETCHING = ("resolve", "prepare")
+"""The stages that may talk to a model hub; they alone get its token and the proxies."""
+
+
+def child_environment(settings: Settings, stage: str) -> dict[str, str]:
+    """The environment of a stage's process. It ends with UPDRAFT_PARENT_PID."""
+    fetching = stage in FETCHING
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED or name.startswith(PASSED_PREFIXES) or (fetching and name in NETWORK)
+    }
+    env["UPDRAFT_CACHE"] = str(settings.cache)
+    env["UPDRAFT_PARENT_PID"] = str(os.getpid())
+    env["PYTHONUNBUFFERED"] = "1"
+    if settings.hub_offline:
+        env["HF_HUB_OFFLINE"] = "1"
+    if fetching:
+        if endpoint := os.environ.get("HF_ENDPOINT"):
+            env["HF_ENDPOINT"] = endpoint
+        if settings.hub_token is not None:
+            env["HF_TOKEN"] = settings.hub_token.get_secret_value()
+    return env

@@ -1,0 +1,117 @@
+"""Makes a run directory ready for a stage: its config, what only the service can fetch, and the
+outputs of earlier stages that another machine has made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import urlparse
+
+from eagle3.config import RunConfig, TargetRef
+from jobs.errors import InvalidSpec, NotFound
+from jobs.leases import Lease
+from jobs.models import Stage
+from jobs.registry import Registry
+from jobs.settings import Settings
+from jobs.spec import check_allowed
+from jobs.store import S3Store, s3_client
+from workers.runtime import Runtime
+from workers.uploads import download_checkpoint, download_logs, download_outputs
+
+MODEL_FILES = (".safetensors", ".json", ".model", ".txt", ".jinja")
+"""What is fetched of a target: weights without pickles, configs, tokenizer and template."""
+
+
+def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage]) -> Path:
+    """Fill the run directory of a lease's job. Returns it.
+
+    Raises:
+        InvalidSpec: a place that may not be read from.
+        NotFound: an S3 or MLflow input that does not exist.
+        Unavailable: a server that does not answer.
+    """
+    run = rt.settings.runs_dir / lease.job_id
+    run.mkdir(parents=True, exist_ok=True)
+    check_allowed(lease.spec, rt.settings)
+    config = _with_fetched(lease.spec.run_config(rt.settings), run, rt.settings)
+    _write_config(run, config)
+    for stage in earlier:
+        if stage.uri is not None:
+            whole = (
+                stage.name != "extract" or lease.stage == "train"
+            )  # features serve training alone
+            download_outputs(rt.store, run, stage.name, stage.uri, files=whole)
+            download_logs(rt.store, run, lease.job_id, stage.name)
+    if lease.checkpoint is not None:
+        download_checkpoint(rt.store, run, lease.checkpoint)
+    return run
+
+
+def needs_resolve(run: Path, stage: str) -> bool:
+    """Whether this machine has not yet fetched the target that a later stage wants to load."""
+    if stage in ("resolve", "register"):
+        return False
+    pointer = run / "stages" / "resolve" / "current"
+    if not pointer.is_file():
+        return True
+    local = pointer.parent / pointer.read_text().strip() / "local.json"
+    return not local.is_file() or not Path(json.loads(local.read_text())["path"]).exists()
+
+
+def _with_fetched(config: RunConfig, run: Path, settings: Settings) -> RunConfig:
+    """The config with the places where `s3://` and `models:/` inputs were put."""
+    ref, source = config.target_ref, config.prompts.source
+    changes: dict[str, str] = {}
+    if ref.kind in ("s3", "mlflow"):
+        changes["target_dir"] = str(_target(ref, run / "inputs" / "target", settings))
+    if source.startswith("s3://"):
+        changes["prompts_file"] = str(_prompts(source, run / "inputs" / "prompts.jsonl", settings))
+    return config.model_copy(update=changes)
+
+
+def _target(ref: TargetRef, folder: Path, settings: Settings) -> Path:
+    if folder.is_dir():
+        return folder
+    arriving = folder.with_name("target.arriving")
+    shutil.rmtree(arriving, ignore_errors=True)
+    arriving.mkdir(parents=True)
+    if ref.kind == "mlflow":
+        Registry(settings).download_model(ref, arriving)
+    else:
+        _fetch_prefix(ref.location, arriving, settings)
+    arriving.rename(folder)
+    return folder
+
+
+def _fetch_prefix(uri: str, folder: Path, settings: Settings) -> None:
+    url = urlparse(uri)
+    prefix = url.path.strip("/")
+    source = S3Store(s3_client(settings), url.netloc)
+    keys = source.list(f"{prefix}/")
+    if not keys:
+        raise NotFound(f"target {uri}: nothing there; expected the files of a model under it")
+    for key in keys:
+        name = key.removeprefix(f"{prefix}/")
+        if name.endswith(MODEL_FILES) and "/" not in name:
+            source.get_file(key, folder / name)
+
+
+def _prompts(uri: str, path: Path, settings: Settings) -> Path:
+    if not path.is_file():
+        url = urlparse(uri)
+        try:
+            S3Store(s3_client(settings), url.netloc).get_file(url.path.lstrip("/"), path)
+        except NotFound:
+            detail = f"{uri} does not exist; expected a JSONL file"
+            raise InvalidSpec([{"pointer": "prompts.source", "detail": detail}]) from None
+    return path
+
+
+def _write_config(run: Path, config: RunConfig) -> None:
+    text = config.model_dump_json(indent=1) + "\n"
+    path = run / "config.json"
+    if not path.is_file() or path.read_text() != text:
+        tmp = run / "config.json.tmp"
+        tmp.write_text(text)
+        tmp.replace(path)

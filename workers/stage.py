@@ -1,0 +1,164 @@
+"""Runs the stages a worker leases, and turns every way one can end into what its row says."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from jobs import leases
+from jobs.errors import FailureReason, Invalid, LeaseLost, NotFound, Unavailable, UpdraftError
+from jobs.leases import Failure, Lease
+from jobs.models import Stage
+from jobs.states import StageStatus
+from workers.execute import StageFailed, StageStopped, execute
+from workers.inputs import needs_resolve, prepare_run
+from workers.keeper import Keeper
+from workers.register import register
+from workers.runtime import Runtime
+from workers.uploads import upload_logs, upload_outputs
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[Session], object]
+
+SAME_TARGET = ("weights_sha256", "tokenizer_sha256", "template_sha256")
+
+
+def drain(rt: Runtime) -> int:
+    """Claim and run stages until none is eligible or the worker is to stop. Returns how many."""
+    count = 0
+    while not rt.stop.is_set():
+        with rt.db.write() as session:
+            lease = leases.claim(session, rt.owner, settings=rt.settings, now=rt.clock())
+        if lease is None:
+            break
+        run_lease(rt, lease)
+        count += 1
+    return count
+
+
+def run_lease(rt: Runtime, lease: Lease) -> None:
+    """Run a leased stage to whatever end it comes to, and write that down."""
+    with Keeper(rt, lease) as keeper:
+        log.info("started", extra=keeper.context())
+        try:
+            write = _outcome(rt, lease, keeper)
+            _settle(rt, keeper, write)
+        except LeaseLost:
+            log.warning("lease lost; this worker's work is dropped", extra=keeper.context())
+            return
+        log.info("ended", extra=keeper.context())
+
+
+def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
+    """Do the stage's work. Returns the one write that says how it ended."""
+    try:
+        return _work(rt, lease, keeper)
+    except StageStopped as e:
+        if e.cancelled:
+            return lambda s: leases.cancelled(s, lease, now=rt.clock())
+        text = f"{lease.stage} was stopped with its worker and waits for another"
+        return lambda s: leases.release(s, lease, now=rt.clock(), message=text)
+    except StageFailed as e:
+        failure, result = e.failure, e.result
+        return lambda s: leases.fail(
+            s, lease, failure, settings=rt.settings, now=rt.clock(), result=result
+        )
+    except LeaseLost:
+        raise
+    except Unavailable as e:
+        wait = rt.settings.retry_base_seconds * 3
+        text = f"{lease.stage} waits {wait:.0f} s: {e}"
+        return lambda s: leases.release(s, lease, now=rt.clock(), message=text, wait=wait)
+    except (NotFound, Invalid) as e:
+        return _failing(rt, lease, Failure(FailureReason.BAD_INPUT, str(e)))
+    except Exception as e:  # a worker outlives any stage; the traceback is in its log
+        log.exception("%s failed in the worker", lease.stage, extra=keeper.context())
+        return _failing(rt, lease, _unexpected(e))
+
+
+def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
+    earlier = _earlier(rt, lease)
+    run = prepare_run(rt, lease, earlier)
+    keeper.check()
+    if lease.stage == "register":
+        return register(rt, lease, keeper, run, earlier)
+    try:
+        if needs_resolve(run, lease.stage):
+            moved = execute(rt, lease, keeper, run, "resolve")
+            _same_target(moved.get("summary", {}), earlier)
+        result = execute(rt, lease, keeper, run, lease.stage)
+    finally:
+        _keep_logs(rt, lease, run)
+    if not result:
+        text = f"{lease.stage} ended well without a result line"
+        raise StageFailed(Failure(FailureReason.INTERNAL, text, "see the stage's log"))
+    uri = upload_outputs(rt.store, run, lease.stage, result["digest"], keeper.check)
+    return lambda s: leases.finish(
+        s,
+        lease,
+        now=rt.clock(),
+        summary=result["summary"],
+        digest=result["digest"],
+        uri=uri,
+        seconds=result["seconds"],
+    )
+
+
+def _settle(rt: Runtime, keeper: Keeper, write: Write) -> None:
+    """Write the end down; while the database is away, try again for as long as the lease holds."""
+    while True:
+        try:
+            with rt.db.write() as session:
+                write(session)
+            return
+        except SQLAlchemyError as e:
+            log.warning("end not written yet: %s", type(e).__name__, extra=keeper.context())
+        keeper.lost.wait(1.0)
+        keeper.check()
+
+
+def _earlier(rt: Runtime, lease: Lease) -> list[Stage]:
+    """The stages of the job that are done, in order."""
+    query = (
+        select(Stage)
+        .where(Stage.job_id == lease.job_id, Stage.status == StageStatus.SUCCEEDED)
+        .order_by(Stage.position)
+    )
+    with rt.db.read() as session:
+        return list(session.scalars(query))
+
+
+def _same_target(found: dict[str, object], earlier: list[Stage]) -> None:
+    """Refuse to go on when the reference points to another model than it did at the start."""
+    first = next((s.summary or {} for s in earlier if s.name == "resolve"), {})
+    for name in SAME_TARGET:
+        if first.get(name) != found.get(name):
+            text = f"the target changed while the job ran: {name} is another than at the start"
+            hint = "submit the job again, with a fixed revision"
+            raise StageFailed(Failure(FailureReason.BAD_INPUT, text, hint))
+
+
+def _keep_logs(rt: Runtime, lease: Lease, run: Path) -> None:
+    try:
+        upload_logs(rt.store, run, lease.job_id, lease.stage)
+    except UpdraftError as e:
+        log.warning("logs not stored: %s", e, extra={"job_id": lease.job_id, "stage": lease.stage})
+
+
+def _failing(rt: Runtime, lease: Lease, failure: Failure) -> Write:
+    return lambda s: leases.fail(s, lease, failure, settings=rt.settings, now=rt.clock())
+
+
+def _unexpected(error: Exception) -> Failure:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text = "the disk is full"
+        return Failure(FailureReason.DISK_FULL, text, "free space and submit the job again")
+    text = f"{type(error).__name__}: {error}"
+    return Failure(FailureReason.INTERNAL, text, "see the worker's log")

@@ -1,0 +1,186 @@
+"""Stage outputs and checkpoints between the run directory and the object store.
+
+    stages/<stage>/<digest>/<outputs digest>/…    files first, manifest.json last and only once
+    jobs/<job>/checkpoints/<stage>/<lease>/<step>/…
+
+The outputs' own digest is part of the prefix: whoever writes there writes the same bytes, so a
+runaway child can spoil nothing. Which prefix counts is what the database says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
+from jobs.leases import Lease
+from jobs.store import ObjectStore, canonical_json
+
+MANIFEST = "manifest.json"
+
+
+def upload_outputs(
+    store: ObjectStore, run: Path, stage: str, digest: str, check: Callable[[], None]
+) -> str:
+    """Store a stage's outputs. Returns their prefix, which may have been filled before.
+
+    Args:
+        check: called before each file; raises when the lease is gone.
+
+    Raises:
+        ChecksumMismatch: a file is not what the manifest says.
+    """
+    folder = run / "stages" / stage / digest
+    manifest = json.loads((folder / MANIFEST).read_text())
+    prefix = f"stages/{stage}/{digest}/{manifest['outputs_digest'][:16]}"
+    if store.exists(f"{prefix}/{MANIFEST}"):
+        return prefix
+    for name, entry in manifest["outputs"].items():
+        check()
+        stored = store.put_file(f"{prefix}/{name}", folder / name)
+        if stored != entry["sha256"]:
+            raise ChecksumMismatch(f"{folder / name} changed after {stage} wrote its manifest")
+    check()
+    store.put_bytes(f"{prefix}/{MANIFEST}", canonical_json(manifest), if_none_match=True)
+    return prefix
+
+
+def download_outputs(
+    store: ObjectStore, run: Path, stage: str, prefix: str, *, files: bool
+) -> None:
+    """Bring a stage's manifest, and its files when asked, onto the run; make it current.
+
+    What is there already, with the recorded sizes, is left alone.
+    """
+    digest = prefix.split("/")[2]
+    folder = run / "stages" / stage / digest
+    manifest = json.loads(store.get_bytes(f"{prefix}/{MANIFEST}"))
+    if not _same(folder / MANIFEST, manifest["outputs_digest"]):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name, entry in manifest["outputs"].items() if files else ():
+        path = folder / _inside(name)
+        if not path.is_file() or path.stat().st_size != entry["bytes"]:
+            store.get_file(f"{prefix}/{name}", path, entry["sha256"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).write_bytes(canonical_json(manifest))
+    (folder.parent / "current").write_text(digest)
+
+
+def download_checkpoint(store: ObjectStore, run: Path, checkpoint: dict[str, Any]) -> bool:
+    """Bring a stored checkpoint back, unless the run directory has it. Returns whether it did."""
+    folder = run / _inside(checkpoint["path"])
+    uri = checkpoint.get("uri")
+    if uri is None or folder.is_dir():
+        return False
+    listing = json.loads(store.get_bytes(f"{uri}/{MANIFEST}"))
+    arriving = folder.with_name(folder.name + ".arriving")
+    shutil.rmtree(arriving, ignore_errors=True)
+    for name, sha256 in listing["files"].items():
+        store.get_file(f"{uri}/{name}", arriving / _inside(name), sha256)
+    for name, sha256 in listing["best"].items():
+        store.get_file(f"{uri}/best/{name}", folder.parent / "best" / _inside(name), sha256)
+    arriving.rename(folder)
+    return True
+
+
+class CheckpointUploader:
+    """Uploads announced checkpoints from its own thread; a newer one replaces one that waits."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        run: Path,
+        lease: Lease,
+        ready: Callable[[dict[str, Any]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._store, self._run, self._lease = store, run, lease
+        self._ready, self._failed = ready, failed
+        self._waiting: dict[str, Any] | None = None
+        self._former: str | None = (lease.checkpoint or {}).get("uri")
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._loop, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def announce(self, line: dict[str, Any]) -> None:
+        """Take in a `checkpoint` line of the child."""
+        with self._changed:
+            self._waiting = {"step": line["step"], "path": line["path"]}
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Upload what still waits, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while self._waiting is None and not self._closed:
+                    self._changed.wait()
+                checkpoint, self._waiting = self._waiting, None
+            if checkpoint is None:
+                return
+            try:
+                self._upload(checkpoint)
+            except FileNotFoundError:
+                continue  # the child has written a newer one and dropped this
+            except (UpdraftError, OSError) as e:
+                self._failed(f"checkpoint {checkpoint['step']} is kept on this machine only: {e}")
+
+    def _upload(self, checkpoint: dict[str, Any]) -> None:
+        lease = self._lease
+        folder = self._run / checkpoint["path"]
+        prefix = f"jobs/{lease.job_id}/checkpoints/{lease.stage}/{lease.token}/{checkpoint['step']}"
+        listing = {
+            "files": self._put(folder, prefix),
+            # the best weights so far lie beside a checkpoint, and its state refers to them
+            "best": self._put(folder.parent / "best", f"{prefix}/best"),
+        }
+        self._store.put_bytes(f"{prefix}/{MANIFEST}", canonical_json(listing))
+        self._ready({**checkpoint, "uri": prefix})
+        if self._former:
+            for key in self._store.list(f"{self._former}/"):
+                self._store.delete(key)
+        self._former = prefix
+
+    def _put(self, folder: Path, prefix: str) -> dict[str, str]:
+        names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        return {name: self._store.put_file(f"{prefix}/{name}", folder / name) for name in names}
+
+
+def upload_logs(store: ObjectStore, run: Path, job_id: str, stage: str) -> None:
+    """Store what a stage printed, tracebacks too, under `jobs/<job>/logs/`."""
+    for name in (f"{stage}.jsonl", f"{stage}.stderr.log"):
+        path = run / "logs" / name
+        if path.is_file() and path.stat().st_size:
+            store.put_file(f"jobs/{job_id}/logs/{name}", path)
+
+
+def download_logs(store: ObjectStore, run: Path, job_id: str, stage: str) -> None:
+    """Bring an earlier stage's lines onto a run that lacks them; the report reads them."""
+    path = run / "logs" / f"{stage}.jsonl"
+    if not path.is_file():
+        try:
+            store.get_file(f"jobs/{job_id}/logs/{stage}.jsonl", path)
+        except NotFound:
+            return
+
+
+def _same(manifest: Path, outputs_digest: str) -> bool:
+    return manifest.is_file() and (
+        json.loads(manifest.read_text()).get("outputs_digest") == outputs_digest
+    )
+
+
+def _inside(name: str) -> str:
+    if name.startswith("/") or ".." in name.split("/"):
+        raise Invalid(f"{name!r} leaves the run directory")
+    return name

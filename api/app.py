@@ -1,4 +1,4 @@
-"""The API: `uvicorn --factory api.app:create_app`."""
+"""The API: `uvicorn --factory api.app:serve`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from api import openapi, problems
 from api.middleware import Gatekeeper
 from api.routes import drafts, events, health, jobs, page
 from api.state import State
+from jobs import logs
 from jobs.db import Database
 from jobs.settings import Settings
 from jobs.store import open_store
+
+
+def serve() -> FastAPI:
+    """The application as a process runs it, with its log as JSON lines."""
+    logs.configure()
+    return create_app()
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

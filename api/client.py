@@ -167,7 +167,7 @@ class Client:
 
     def artifact(self, job_id: str, name: str) -> bytes:
         """One of the names in `job.artifacts`."""
-        path = f"/v1/jobs/{_part(job_id)}/artifacts/{_part(name)}"
+        path = f"/v1/jobs/{_part(job_id)}/artifacts/{quote(name)}"
         return self._send("GET", path).content
 
     # Drafts

@@ -39,9 +39,10 @@ def programs(settings: Settings) -> list[Program]:
 
 def _api(settings: Settings) -> Program:
     host, port = settings.host, settings.port
-    argv = ["-m", "uvicorn", "--factory", "api.app:create_app", "--host", host, "--port", str(port)]
+    argv = ["-m", "uvicorn", "--factory", "api.app:serve", "--host", host, "--port", str(port)]
     # Event streams never end by themselves: two seconds, then they are cut and clients resume.
-    argv += ["--timeout-graceful-shutdown", "2", "--no-access-log", "--log-level", "warning"]
+    argv += ["--timeout-graceful-shutdown", "2", "--no-access-log"]
+    argv += ["--log-level", "warning", "--no-server-header"]
     return Program(
         name="api",
         argv=[sys.executable, *argv],

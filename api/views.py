@@ -6,6 +6,7 @@ from typing import Any
 
 from api.schemas import DraftView, EventView, JobError, JobView, StageProgress, StageView
 from jobs.models import Draft, Job, JobEvent, Stage
+from jobs.store import ObjectStore
 
 
 def job_view(job: Job) -> JobView:
@@ -42,7 +43,7 @@ def event_view(event: JobEvent) -> EventView:
     )
 
 
-def draft_view(draft: Draft) -> DraftView:
+def draft_view(draft: Draft, store: ObjectStore) -> DraftView:
     return DraftView(
         id=draft.id,
         job_id=draft.job_id,
@@ -55,7 +56,7 @@ def draft_view(draft: Draft) -> DraftView:
         template_sha256=draft.template_sha256,
         capture_layers=draft.capture_layers,
         metrics=draft.metrics,
-        uri=draft.uri,
+        uri=store.uri(draft.uri),
         manifest_sha256=draft.manifest_sha256,
         mlflow_run_id=draft.mlflow_run_id,
         mlflow_version=draft.mlflow_version,

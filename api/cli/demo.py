@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rich.markdown import Markdown
 from api.cli.console import Exit, JsonFlag, err, out, print_json, say
 from api.cli.up import running
 from api.cli.watch import exit_code, gates_failed, wait
-from api.client import ApiError, Client
+from api.client import Client
 from api.embedded import Service, running_instance
 from api.programs import local_url, programs
 from api.schemas import JobView
@@ -98,13 +99,20 @@ def _await_mirror(client: Client, job: JobView, tick: object) -> None:
 
 
 def _conclude(client: Client, job: JobView, home: Path, as_json: bool) -> None:
-    """Print what came out, and keep the report where a browser can open it."""
+    """Say how it ended, with the report if there is one (a failed gate has one, too)."""
+    if "report.md" in job.artifacts:
+        _report(client, job, home, as_json)
+    elif as_json:
+        print_json(job)
     if job.status != "succeeded":
         message = job.error.message if job.error else job.status
         err.print(f"{job.id} {job.status}: {message}", style="red", markup=False)
         if job.error and job.error.hint:
             err.print(f"  → {job.error.hint}", markup=False)
-        return
+
+
+def _report(client: Client, job: JobView, home: Path, as_json: bool) -> None:
+    """Print the report, and keep it where a browser can open it."""
     folder = home / "reports" / job.id
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("report.html", "report.md"):
@@ -116,18 +124,16 @@ def _conclude(client: Client, job: JobView, home: Path, as_json: bool) -> None:
     out.print(Markdown(text)) if out.is_terminal else typer.echo(text)
     out.print()
     out.print(f"report  {folder / 'report.html'}", markup=False, soft_wrap=True)
-    if command := _serve_command(client, job):
-        out.print(f"serve   {command}", markup=False, soft_wrap=True)
+    if draft_id := (job.result or {}).get("draft_id"):
+        out.print(f"pull    updraft pull {draft_id} DIR", markup=False, soft_wrap=True)
+        out.print(f"serve   {_serve_command(client, job)}", markup=False, soft_wrap=True)
     if failed := gates_failed(job):
         say(f"gates not passed: {', '.join(failed)}; the draft stays a candidate")
 
 
 def _serve_command(client: Client, job: JobView) -> str:
-    try:
-        serving = client.artifact(job.id, "serving.json")
-    except ApiError:
-        return ""
-    return serving.decode()
+    serving = json.loads(client.artifact(job.id, "serving.json"))
+    return str(serving["vllm"]["command"])
 
 
 def _nothing() -> None:

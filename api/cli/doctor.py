@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ import psutil
 import typer
 from kombu import Connection
 from kombu.exceptions import OperationalError
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.cli.console import Exit, JsonFlag, out, print_json
@@ -22,6 +24,8 @@ from api.embedded import running_instance
 from api.programs import mlflow_installed, port_is_free
 from jobs.db import Database
 from jobs.errors import UpdraftError
+from jobs.ids import utcnow
+from jobs.models import Worker
 from jobs.settings import Settings
 from jobs.store import open_store
 
@@ -79,6 +83,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield _asked("store", lambda: open_store(settings).ping(), "check UPDRAFT_STORE_URL")
     yield _broker(settings)
     yield _mlflow(settings, running is not None)
+    if running or settings.mode == "full":
+        yield _workers(settings)
 
 
 def _python() -> Check:
@@ -156,6 +162,24 @@ def _ask_database(settings: Settings) -> None:
         db.ping()
     finally:
         db.close()
+
+
+def _workers(settings: Settings) -> Check:
+    since = utcnow() - timedelta(seconds=3 * settings.heartbeat_seconds)
+    db = Database(settings.database_url)
+    try:
+        with db.read() as session:
+            count = session.scalar(
+                select(func.count()).select_from(Worker).where(Worker.seen_at >= since)
+            )
+    except SQLAlchemyError as error:
+        return Check("workers", "warn", f"unknown ({type(error).__name__})", "see database")
+    finally:
+        db.close()
+    if not count:
+        fix = "start one: updraft up (logs are under HOME/logs)"
+        return Check("workers", "fail", "none has shown itself lately; jobs wait", fix)
+    return Check("workers", "ok", f"{count} at work or ready")
 
 
 def _broker(settings: Settings) -> Check:

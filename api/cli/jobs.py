@@ -129,7 +129,8 @@ def show(
         if job.error.hint:
             out.print(f"→ {job.error.hint}", markup=False)
     if job.artifacts:
-        out.print("artifacts: " + ", ".join(job.artifacts), style="dim", markup=False)
+        names = [name for name in job.artifacts if "/" not in name]
+        out.print("artifacts: " + ", ".join(names), style="dim", markup=False)
 
 
 def logs(

@@ -73,6 +73,8 @@ def measures(progress: StageProgress) -> str:
 
 def pace(progress: StageProgress) -> str:
     """`120/194 step · 0.8/s · ETA 1m 32s`."""
+    if not progress.total:
+        return ""
     parts = [f"{number(progress.done)}/{number(progress.total)} {progress.unit}".strip()]
     if progress.rate:
         parts.append(f"{number(progress.rate)}/s")
@@ -178,7 +180,7 @@ def drafts_table(drafts: list[DraftView]) -> Table:
             Text(draft.alias, ALIASES.get(draft.alias, "")),
             _plain(m, "tau", "acceptance_length"),
             _plain(m, "speedup"),
-            str(m.get("verdict", m.get("lossless", ""))),
+            _yes_no(m.get("lossless")),
             age(draft.created_at),
         )
     return table
@@ -237,6 +239,10 @@ def _figure(values: dict[str, Any], key: str, name: str) -> str:
 
 def _plain(values: dict[str, Any], *keys: str) -> str:
     return next((f"{values[k]:.2f}" for k in keys if k in _numbers(values)), "")
+
+
+def _yes_no(value: Any) -> str:
+    return "" if value is None else "yes" if value else "no"
 
 
 def _speedup(values: dict[str, Any]) -> str:

@@ -60,12 +60,8 @@ def exit_code(job: JobView) -> Exit:
 
 def gates_failed(job: JobView) -> list[str]:
     """Names of the gates of the job's spec that its draft did not pass."""
-    gates = (job.result or {}).get("gates") or {}
-    return [name for name, gate in gates.items() if _not_passed(gate)]
-
-
-def _not_passed(gate: object) -> bool:
-    return gate.get("passed") is False if isinstance(gate, dict) else gate is False
+    checks = (job.result or {}).get("gates", {}).get("checks", [])
+    return [str(check["name"]) for check in checks if not check["passed"]]
 
 
 def _poll(

@@ -59,14 +59,14 @@ def list_drafts(
             after=after,
             limit=limit,
         )
-        data = [draft_view(draft) for draft in page.items]
+        data = [draft_view(draft, state.store) for draft in page.items]
     return DraftPage(data=data, has_more=page.next_after is not None, next=page.next_after)
 
 
 @router.get("/{ref}", operation_id="getDraft", summary="A draft", responses=responses(404))
 def get_draft(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftView:
     with state.db.read() as session:
-        return draft_view(service.get_draft(session, ref, owner=caller.sees))
+        return draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
 
 
 @router.get(
@@ -77,7 +77,7 @@ def get_draft(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftView:
 )
 def list_draft_files(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftFiles:
     with state.db.read() as session:
-        draft = draft_view(service.get_draft(session, ref, owner=caller.sees))
+        draft = draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
     return DraftFiles(draft_id=draft.id, data=draft_files(state.store, draft))
 
 
@@ -101,7 +101,7 @@ def get_draft_file(
     caller: DraftsRead,
 ) -> Response:
     with state.db.read() as session:
-        draft = draft_view(service.get_draft(session, ref, owner=caller.sees))
+        draft = draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
     file = next((f for f in draft_files(state.store, draft) if f.path == path), None)
     if file is None:
         raise NotFound(f"draft {draft.id} has no file {path!r}; GET /v1/drafts/{draft.id}/files")

@@ -181,7 +181,7 @@ def cancel_job(job_id: JobId, state: StateDep, caller: JobsWrite, response: Resp
 
 
 @router.get(
-    "/jobs/{job_id}/artifacts/{name}",
+    "/jobs/{job_id}/artifacts/{name:path}",
     operation_id="getArtifact",
     summary="One of the job's `artifacts`: report.html, certificate.json, …",
     response_class=Response,
@@ -192,7 +192,7 @@ def cancel_job(job_id: JobId, state: StateDep, caller: JobsWrite, response: Resp
 )
 def get_artifact(
     job_id: JobId,
-    name: Annotated[str, Path(max_length=128, examples=["report.html"])],
+    name: Annotated[str, Path(max_length=256, examples=["report.html"])],
     state: StateDep,
     caller: JobsRead,
 ) -> Response:

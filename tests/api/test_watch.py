@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ def _job(status: str = "running", **changes: Any) -> JobView:
     ).model_copy(update=changes)
 
 
-def _client(states: list[JobView | None]) -> Client:
+def _client(states: Sequence[JobView | None]) -> Client:
     """A service that answers with each state in turn; None is a moment of absence."""
     left = list(states)
 
@@ -34,6 +35,11 @@ def _client(states: list[JobView | None]) -> Client:
         return httpx.Response(200, content=state.model_dump_json())
 
     return Client("http://127.0.0.1:1", transport=httpx.MockTransport(answer))
+
+
+def _gates(passed: bool) -> dict[str, Any]:
+    checks = [{"name": "min_tau", "required": 1.3, "measured": 1.2, "passed": passed}]
+    return {"gates": {"passed": passed, "checks": checks}}
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +116,8 @@ def test_time_runs_out() -> None:
         (_job("cancelled"), Exit.JOB_CANCELLED),
         (_job("failed", error=JobError(reason="bad_input", message="x")), Exit.JOB_FAILED),
         (_job("failed", error=JobError(reason="quality_gate", message="x")), Exit.GATE),
-        (_job("succeeded", result={"gates": {"min_tau": {"passed": False}}}), Exit.GATE),
-        (_job("succeeded", result={"gates": {"min_tau": {"passed": True}}}), Exit.OK),
+        (_job("succeeded", result=_gates(False)), Exit.GATE),
+        (_job("succeeded", result=_gates(True)), Exit.OK),
     ],
 )
 def test_exit_codes(job: JobView, code: Exit) -> None:

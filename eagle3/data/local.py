@@ -36,5 +36,8 @@ def open_tokenizer(ctx: Context) -> PreTrainedTokenizerBase:
 def open_target(ctx: Context) -> Target:
     """The target in float32, on a GPU where there is one, with the captured layers of `resolve`."""
     low, middle, high = target_facts(ctx)["capture_layers"]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Target.load(target_dir(ctx), device=device, capture_layers=(low, middle, high))
+    return Target.load(target_dir(ctx), device=default_device(), capture_layers=(low, middle, high))
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"

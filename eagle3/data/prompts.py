@@ -62,6 +62,18 @@ def read_prompts(config: RunConfig) -> list[RawPrompt]:
     return found
 
 
+def count_prompts(config: RunConfig) -> int | None:
+    """How many prompts a run will use at most; None when only the hub knows.
+
+    Raises:
+        BadInput: the prompts are in a file that cannot be read.
+    """
+    if config.prompts.source != "demo" and prompt_file(config) is None:
+        return config.prompts.limit
+    found = len(read_prompts(config))
+    return found if config.prompts.limit is None else min(found, config.prompts.limit)
+
+
 def prompt_file(config: RunConfig) -> Path | None:
     """The JSONL file of the source; None when the source is a hub data set."""
     source = config.prompts.source

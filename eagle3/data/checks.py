@@ -1,0 +1,251 @@
+"""Can this be a target? Everything that config, tokenizer and file headers can tell, in seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from eagle3.config import Recipe
+from eagle3.data.chat import prompt_ids
+from eagle3.data.records import read_json
+from eagle3.data.weights import Checkpoint, read_checkpoint
+from eagle3.errors import BadInput
+from eagle3.run import sha256_json
+from eagle3.target import default_capture_layers, load_tokenizer
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+)
+
+Layers = tuple[int, int, int]
+
+
+def check_config(folder: Path) -> Any:
+    """The model's config, when it is one of a causal LM that transformers itself implements.
+
+    Raises:
+        BadInput: says what the model is instead.
+    """
+    raw = _raw_config(folder)
+    tokenizer = folder / "tokenizer_config.json"
+    for name, text in (("config.json", raw), ("tokenizer_config.json", _json_or_empty(tokenizer))):
+        if "auto_map" in text:
+            raise BadInput(
+                f"{name} asks to run code that comes with the model (auto_map)",
+                "only architectures that transformers itself implements can be targets",
+            )
+    if raw.get("is_encoder_decoder"):
+        raise BadInput("the target is an encoder-decoder model; expected a decoder-only causal LM")
+    if "quantization_config" in raw:
+        raise BadInput(
+            "the target's weights are quantised; expected float32, bfloat16 or float16",
+            "give the checkpoint it was quantised from",
+        )
+    try:
+        config = AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise BadInput(f"transformers cannot read the target's config.json: {e}") from None
+    _check_causal(config)
+    return config
+
+
+def check_structure(config: Any, capture_layers: Layers | None) -> Layers:
+    """The layers to capture, when the model is a plain stack of full-attention decoder layers.
+
+    Raises:
+        BadInput: names the part that this engine does not run.
+    """
+    with torch.device("meta"):
+        try:
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        except (ValueError, RuntimeError, ImportError, TypeError, AttributeError) as e:
+            raise BadInput(f"transformers cannot build the target from its config: {e}") from None
+    name = type(model).__name__
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        raise BadInput(f"{name} has no decoder layers where this engine looks (base_model.layers)")
+    _check_attention(name, model, config.get_text_config())
+    return check_capture(len(layers), capture_layers)
+
+
+def check_capture(num_layers: int, capture_layers: Layers | None) -> Layers:
+    """The recipe's captured layers, or the default ones.
+
+    Raises:
+        BadInput: too few layers, or not three different ones in ascending order.
+    """
+    if capture_layers is None:
+        try:
+            return default_capture_layers(num_layers)
+        except ValueError as e:
+            raise BadInput(
+                str(e), "name three different layers: extract.capture_layers in the recipe"
+            ) from None
+    low, middle, high = capture_layers
+    if not 0 <= low < middle < high < num_layers:
+        raise BadInput(
+            f"extract.capture_layers {list(capture_layers)}: expected three different layers in "
+            f"ascending order, each from 0 to {num_layers - 1}"
+        )
+    return capture_layers
+
+
+def check_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
+    """The tokenizer, when it fits the embedding and has a chat template that works.
+
+    Raises:
+        BadInput: says which of these fails.
+    """
+    try:
+        tokenizer = load_tokenizer(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as e:
+        raise BadInput(f"the target's tokenizer cannot be loaded: {e}") from None
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest < 0:
+        raise BadInput("the target's tokenizer has no tokens", "expected tokenizer.json")
+    if largest >= vocab_size:
+        raise BadInput(
+            f"the tokenizer has token ids up to {largest:,}, the embedding {vocab_size:,} rows: "
+            "the tokenizer is not this model's"
+        )
+    if tokenizer.chat_template is None:
+        raise BadInput(
+            "the target has no chat template, so its prompts cannot be rendered",
+            "give an instruction-tuned model, or add chat_template.jinja to its files",
+        )
+    try:
+        prompt_ids(tokenizer, [{"role": "user", "content": "Hello"}])
+    except TemplateError as e:
+        raise BadInput(f"the target's chat template does not work: {e}") from None
+    return tokenizer
+
+
+def check_lengths(recipe: Recipe, context: int) -> None:
+    """Every answer that the recipe asks for must leave room for a prompt.
+
+    Raises:
+        BadInput: names the recipe's key.
+    """
+    for section in ("regenerate", "benchmark", "prove"):
+        length = getattr(recipe, section).max_new_tokens
+        if length >= context:
+            raise BadInput(
+                f"{section}.max_new_tokens {length} leaves no room for a prompt in the target's "
+                f"context of {context}"
+            )
+
+
+def describe(
+    folder: Path, config: Any, tokenizer: PreTrainedTokenizerBase, layers: Layers
+) -> dict[str, Any]:
+    """The facts of `target.json` that the files hold; hashes whole files, so it comes last."""
+    checkpoint = read_checkpoint(folder)
+    text = config.get_text_config()
+    raw = _raw_config(folder)
+    raw.pop("transformers_version", None)
+    return {
+        "architecture": (config.architectures or ["unknown"])[0],
+        "model_type": config.model_type,
+        "num_layers": text.num_hidden_layers,
+        "hidden_size": text.hidden_size,
+        "intermediate_size": getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        "vocab_size": text.vocab_size,
+        "dtype": checkpoint.dtype,
+        "max_position_embeddings": text.max_position_embeddings,
+        "parameters": checkpoint.parameters,
+        "weights_sha256": checkpoint.sha256(),
+        "tokenizer_sha256": _tokenizer_sha256(folder),
+        "template_sha256": hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest(),
+        "config_sha256": sha256_json(raw),
+        "capture_layers": list(layers),
+    }
+
+
+def check_files(folder: Path, config: Any) -> Checkpoint:
+    """The weight files, whose embedding must have the shape that the config says.
+
+    Raises:
+        BadInput: they are damaged, pickles, or of another model.
+    """
+    checkpoint = read_checkpoint(folder)
+    text = config.get_text_config()
+    expected = (text.vocab_size, text.hidden_size)
+    for name, tensor in checkpoint.tensors.items():
+        if name.endswith("embed_tokens.weight") and tensor.shape != expected:
+            raise BadInput(
+                f"{name} is {list(tensor.shape)}, config.json says {list(expected)}: the weights "
+                "and the config are of different models"
+            )
+    return checkpoint
+
+
+def _check_causal(config: Any) -> None:
+    known: set[str] = set()
+    for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        known.update([names] if isinstance(names, str) else names)
+    said = (config.architectures or [None])[0]
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or (said and said not in known):
+        raise BadInput(f"{said or config.model_type} is not a causal language model")
+
+
+def _check_attention(name: str, model: Any, config: Any) -> None:
+    if getattr(model, "_is_stateful", False):
+        raise BadInput(f"{name} keeps a recurrent state, which this engine cannot roll back")
+    types = set(getattr(config, "layer_types", None) or [])
+    other = sorted(types - {"full_attention", "sliding_attention"})
+    if other:
+        raise BadInput(f"{name} has layers of type {', '.join(other)}; expected full attention")
+    window = getattr(config, "sliding_window", None)
+    sliding = "sliding_attention" in types if types else bool(window)
+    context = config.max_position_embeddings
+    if sliding and window is not None and window < context:
+        raise BadInput(
+            f"{name} attends through a sliding window of {window:,} tokens in a context of "
+            f"{context:,}; this engine runs full attention only",
+            f"with a copy of the model whose max_position_embeddings is {window}, the two agree",
+        )
+
+
+def _raw_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BadInput(f"{folder} has no config.json", "expected a Hugging Face model directory")
+    try:
+        raw = read_json(path)
+    except ValueError:
+        raw = None
+    if not isinstance(raw, dict):
+        raise BadInput(f"{path} is not a JSON object")
+    return raw
+
+
+def _json_or_empty(path: Path) -> dict[str, Any]:
+    try:
+        found = read_json(path) if path.is_file() else {}
+    except json.JSONDecodeError:
+        raise BadInput(f"{path} is not JSON") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _tokenizer_sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file():
+            digest.update(name.encode() + b"\0" + (folder / name).read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,143 @@
+"""Stage `resolve`: a target reference becomes files on this machine, checked and identified."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3.config import RunConfig
+from eagle3.data.checks import (
+    check_config,
+    check_files,
+    check_lengths,
+    check_structure,
+    check_tokenizer,
+    describe,
+)
+from eagle3.data.fetch import fetch_all, fetch_small, pin
+from eagle3.data.gguf import demo, from_gguf
+from eagle3.data.probe import probe
+from eagle3.data.prompts import count_prompts
+from eagle3.errors import BadInput, DiskFull
+from eagle3.plan import TargetSize, estimate
+from eagle3.run import Context, write_json
+
+
+@dataclass(frozen=True)
+class Located:
+    """A target on this machine."""
+
+    folder: Path
+    identity: str
+    """What the reference points to now, immutable; without a hash it gets that of the weights."""
+
+
+def resolve(ctx: Context) -> None:
+    """Write `target.json` (what the target is) and `local.json` (where it lies here).
+
+    Whatever can fail for a reason that the user controls fails here: a target that cannot be one,
+    a recipe that does not fit it, a prompt file that cannot be read, a disk that is too small.
+
+    Raises:
+        BadInput, TargetUnavailable, DiskFull
+    """
+    config = ctx.config
+    prompts = count_prompts(config)
+    located = locate(ctx)
+    folder = located.folder
+    model = check_config(folder)
+    layers = check_structure(model, config.recipe.extract.capture_layers)
+    check_files(folder, model)
+    text = model.get_text_config()
+    tokenizer = check_tokenizer(folder, text.vocab_size)
+    check_lengths(config.recipe, text.max_position_embeddings)
+    facts = {"ref": config.target, "kind": config.target_ref.kind}
+    facts |= describe(folder, model, tokenizer, layers)
+    identity = located.identity or f"{config.target}@sha256:{facts['weights_sha256'][:12]}"
+    facts["resolved"] = identity
+    if prompts is not None:
+        check_disk(ctx.run, config, facts, prompts)
+    if _known(ctx.out) != facts:
+        ctx.check_stop()
+        probe(folder, layers)
+        write_json(ctx.out / "target.json", facts)
+    write_json(ctx.out / "local.json", {"path": str(folder)})
+    ctx.summary.update(facts)
+
+
+def locate(ctx: Context) -> Located:
+    """Bring the target's files onto this machine.
+
+    Raises:
+        BadInput, TargetUnavailable
+    """
+    ref, say = ctx.config.target_ref, ctx.progress.info
+    match ref.kind:
+        case "demo":
+            folder, digest = demo(say)
+            return Located(folder, f"demo@sha256:{digest[:12]}")
+        case "gguf":
+            folder, digest = from_gguf(Path(ref.location), say)
+            return Located(folder, f"{ref}@sha256:{digest[:12]}")
+        case "hub":
+            return _from_hub(ctx, ref.location, ref.revision)
+        case "file":
+            folder = Path(ref.location)
+        case "s3" | "mlflow":
+            if ctx.config.target_dir is None:
+                raise BadInput(
+                    f"{ref} is not on this machine",
+                    "the service's workers download it; without the service, download it and "
+                    "give file:///abs/dir",
+                )
+            folder = Path(ctx.config.target_dir)
+    if not folder.is_dir():
+        raise BadInput(f"the target {ref} does not exist: {folder} is not a directory")
+    return Located(folder, "")
+
+
+def check_disk(run: Path, config: RunConfig, facts: dict[str, Any], prompts: int) -> None:
+    """The plan must fit the disk under the run directory.
+
+    Raises:
+        DiskFull: says how much is needed and how much is free.
+    """
+    size = TargetSize(**{k: facts[k] for k in TargetSize.__dataclass_fields__})
+    heldout = min(config.prompts.heldout, prompts)
+    plan = estimate(config.recipe, size, prompts - heldout, heldout)
+    free = shutil.disk_usage(run).free
+    if plan.disk_bytes > free:
+        raise DiskFull(
+            f"this run needs up to {plan.disk_bytes / 1e9:.1f} GB under {run}, where "
+            f"{free / 1e9:.1f} GB are free",
+            "free some space, or lower prompts.limit, regenerate.token_budget or "
+            "regenerate.max_new_tokens",
+        )
+
+
+def _from_hub(ctx: Context, repo: str, revision: str | None) -> Located:
+    commit, files = pin(repo, revision)
+    if not any(f.endswith(".safetensors") for f in files):
+        raise BadInput(
+            f"{repo} holds no safetensors: weights that are pickles are not loaded, for loading "
+            "one runs its code",
+            "give a revision that has safetensors (many have one on a pull request's branch)",
+        )
+    small = fetch_small(repo, commit)
+    model = check_config(small)
+    check_structure(model, ctx.config.recipe.extract.capture_layers)
+    check_tokenizer(small, model.get_text_config().vocab_size)
+    ctx.progress.info(f"fetching {repo} at {commit[:12]}")
+    return Located(fetch_all(repo, commit), f"{repo}@{commit}")
+
+
+def _known(out: Path) -> dict[str, Any] | None:
+    """What an earlier run on this machine found; its comparison need not be repeated."""
+    try:
+        found: dict[str, Any] = json.loads((out / "target.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found

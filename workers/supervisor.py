@@ -57,6 +57,8 @@ class ChildEnd:
     cause: Cause | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
+    silent: bool = False
+    """It has closed its output."""
     memory_killed: bool = False
     """The kernel killed some process for want of memory while the child ran."""
 
@@ -90,7 +92,7 @@ def run_child(
         )
         assert child.stdout is not None  # noqa: S101 - piped above
         end = ChildEnd(code=0)
-        lines: queue.Queue[str] = queue.Queue()
+        lines: queue.Queue[str | None] = queue.Queue()
         reader = threading.Thread(target=_read, args=(child.stdout, lines), daemon=True)
         reader.start()
         try:
@@ -125,7 +127,7 @@ def kill_group(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
 
 def _watch(
     child: subprocess.Popen[str],
-    lines: queue.Queue[str],
+    lines: queue.Queue[str | None],
     end: ChildEnd,
     limits: Limits,
     keeper: Keeper,
@@ -136,7 +138,9 @@ def _watch(
     started = heard = time.monotonic()
     deadline: float | None = None
     while child.poll() is None:
-        if _take_lines(lines, end, on_line, wait=POLL_S):
+        if end.silent:
+            _wait(child)
+        elif _take_lines(lines, end, on_line, wait=POLL_S):
             heard = time.monotonic()
         on_tick()
         now = time.monotonic()
@@ -156,6 +160,13 @@ def _watch(
             return
 
 
+def _wait(child: subprocess.Popen[str]) -> None:
+    try:
+        child.wait(timeout=POLL_S)
+    except subprocess.TimeoutExpired:
+        return
+
+
 def _cause(
     running: float, silent: float, limits: Limits, keeper: Keeper, stop: threading.Event
 ) -> Cause | None:
@@ -171,7 +182,7 @@ def _cause(
 
 
 def _take_lines(
-    lines: queue.Queue[str],
+    lines: queue.Queue[str | None],
     end: ChildEnd,
     on_line: Callable[[dict[str, Any]], None],
     wait: float | None = None,
@@ -182,6 +193,9 @@ def _take_lines(
         try:
             text = lines.get(timeout=wait) if wait and not taken else lines.get_nowait()
         except queue.Empty:
+            return taken
+        if text is None:
+            end.silent = True
             return taken
         taken = True
         line = _parse(text)
@@ -204,7 +218,8 @@ def _parse(text: str) -> dict[str, Any]:
     return {"kind": "log", "level": "info", "message": text.strip()[:2000]}
 
 
-def _read(stream: IO[str], lines: queue.Queue[str]) -> None:
+def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
     while text := stream.readline(LINE_LIMIT):
         if text.strip():
             lines.put(text)
+    lines.put(None)  # wakes the supervisor the moment the child closes its output, as it ends

@@ -1,0 +1,134 @@
+"""A stand-in for the eagle3 CLI that honours the stage contract in milliseconds.
+
+    fake_eagle3.py MODE STAGE RUN
+
+MODE is `ok`, or `<what>@<stage>`: what that stage does instead of its work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+ORDER = ["resolve", "prepare", "regenerate", "extract", "train", "export", "benchmark", "prove"]
+SUMMARIES: dict[str, dict[str, object]] = {
+    "resolve": {
+        "resolved": "org/tiny@" + "a" * 40, "weights_sha256": "b" * 64,
+        "tokenizer_sha256": "c" * 64, "template_sha256": "d" * 64, "config_sha256": "e" * 64,
+    },
+    "train": {"steps": 6, "best_step": 6, "acceptance_length": 2.2},
+    "export": {"draft_vocab_size": 64, "capture_layers": [2, 4, 6], "convention": "entering"},
+    "benchmark": {"tau": 2.5, "speedup": 1.4, "acceptance_by_position": [0.8, 0.6]},
+    "prove": {"verdict": "lossless", "mismatches": 0},
+}  # fmt: skip
+FILES = {
+    "resolve": {"target.json": "{}"},
+    "train": {"history.jsonl": "{}\n", "draft.safetensors": "weights"},
+    "export": {"draft/config.json": "{}", "draft/model.safetensors": "weights"},
+    "benchmark": {"benchmark.json": "{}"},
+    "prove": {"certificate.json": "{}"},
+}
+
+
+def say(kind: str, **fields: object) -> None:
+    line = {"t": "2026-01-01T00:00:00.000Z", "stage": STAGE, "kind": kind, **fields}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def checkpoint(step: int) -> None:
+    folder = OUT / "work" / f"checkpoint-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").write_text(json.dumps({"step": step}))
+    say("checkpoint", step=step, path=str(folder.relative_to(RUN)))
+
+
+def train() -> None:
+    found = sorted((OUT / "work").glob("checkpoint-*")) if (OUT / "work").is_dir() else []
+    start = json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
+    say("log", level="info", message=f"starting at step {start}")
+    for step in range(start + 1, 7):
+        say("metric", step=step, metrics={"train/loss": 3.0 / step})
+        say("progress", done=step, total=6, unit="step", rate=1.0, eta_s=1.0, message="")
+        checkpoint(step)
+        if misbehaves("killed") and step == 3 and start == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_for_stop = misbehaves("waits") and step == 3 and start == 0
+        while wait_for_stop and not TERM:
+            time.sleep(0.01)
+        if TERM:
+            say("error", reason="stopped", message="stopped", hint="")
+            sys.exit(75)
+
+
+def misbehaves(what: str) -> bool:
+    return MODE == f"{what}@{STAGE}"
+
+
+def outputs() -> None:
+    for name, text in FILES.get(STAGE, {"out.txt": STAGE}).items():
+        path = OUT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    names = [n for n in FILES.get(STAGE, {"out.txt": ""})]
+    entries = {
+        n: {"sha256": sha((OUT / n).read_bytes()), "bytes": (OUT / n).stat().st_size} for n in names
+    }
+    if STAGE == "resolve":
+        (OUT / "local.json").write_text(json.dumps({"path": str(OUT)}))
+    summary = dict(SUMMARIES.get(STAGE, {}))
+    if misbehaves("lossy"):
+        summary["verdict"] = "not_lossless"
+    manifest = {
+        "outputs": entries, "outputs_digest": sha(json.dumps(entries).encode()),
+        "summary": summary, "hardware": {"cpu": "fake"}, "versions": {"torch": "0"},
+    }  # fmt: skip
+    (OUT / "manifest.json").write_text(json.dumps(manifest))
+    (OUT.parent / "current").write_text(OUT.name)
+    say("result", digest=OUT.name, dir=str(OUT.relative_to(RUN)), cached=False, seconds=0.1,
+        summary=summary)  # fmt: skip
+
+
+def main() -> None:
+    if STAGE == "report":
+        (RUN / "report").mkdir(exist_ok=True)
+        for name in ("report.html", "report.md", "metrics.json"):
+            (RUN / "report" / name).write_text("report")
+        return
+    assert (RUN / "config.json").is_file()
+    for earlier in ORDER[: ORDER.index(STAGE)]:
+        assert (RUN / "stages" / earlier / "current").is_file(), f"{earlier} is missing"
+    if misbehaves("environment"):
+        (RUN / "environment.json").write_text(json.dumps(dict(os.environ)))
+    if misbehaves("bad_input"):
+        say("error", reason="bad_input", message="no chat template", hint="choose a chat model")
+        sys.exit(2)
+    if misbehaves("unavailable"):
+        say("error", reason="target_unavailable", message="hub is away", hint="wait")
+        sys.exit(3)
+    if misbehaves("silent"):
+        time.sleep(60)
+    if misbehaves("stubborn"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        say("log", level="info", message="will not stop")
+        time.sleep(60)
+    if STAGE == "train":
+        train()
+    outputs()
+
+
+MODE, STAGE, RUN = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+OUT = RUN / "stages" / STAGE / f"{STAGE}-digest"
+OUT.mkdir(parents=True, exist_ok=True) if STAGE != "report" else None
+TERM: list[int] = []
+signal.signal(signal.SIGTERM, lambda *_: TERM.append(1))
+main()

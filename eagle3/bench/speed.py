@@ -1,0 +1,201 @@
+"""The `benchmark` stage: plain decoding against EAGLE-3 decoding, same engine, same run.
+
+Both decode the same held-out prompts with the same caps and stops, in an order drawn by seed, after
+a warm-up. Figures are defined in `metrics`; `docs/decoding.md` describes `benchmark.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from eagle3.bench import metrics
+from eagle3.bench.cost import choose_threads, draft_seconds, target_seconds
+from eagle3.bench.metrics import Counts, Pair
+from eagle3.bench.prompts import HeldOut, heldout_prompts
+from eagle3.config import BenchmarkConfig
+from eagle3.data.local import open_target, open_tokenizer
+from eagle3.decode.engine import Decoder, Generation
+from eagle3.decode.sampling import Sampling
+from eagle3.decode.tree import Shape
+from eagle3.draft import Draft
+from eagle3.export import official
+from eagle3.run import Context, hardware, versions, write_json
+from eagle3.target import Target
+
+_WARM_UP_TOKENS = 12
+_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt decoded once by both methods."""
+
+    id: str
+    repeat: int
+    prompt_tokens: int
+    first: str
+    """The method that ran first."""
+    plain: Counts
+    draft: Counts
+    equal: bool
+    """Both gave the same tokens; at temperature 0 the proof judges a difference."""
+    tokens: dict[str, list[int]]
+
+
+def benchmark(ctx: Context) -> None:
+    """Write `benchmark.json`; a slow draft or a measurement error is a result, not a failure."""
+    config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
+    shape = Shape(config.depth, config.top_k, config.total_tokens)
+    target = open_target(ctx)
+    draft = official.load(
+        ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
+    )
+    prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts, seed)
+    table, speeds = choose_threads(target, draft, prompts[0].ids, config.threads)
+    measured = ", ".join(f"{speed:.1f} with {n} thread(s)" for n, speed in speeds.items())
+    ctx.progress.info(f"plain decoding, tokens/s: {measured}")
+    rows = _rows(ctx, target, draft, shape, prompts)
+    result = _figures(rows, seed) | {
+        "settings": config.model_dump(mode="json"),
+        "seed": seed,
+        "threads": {
+            "used": table.threads,
+            "plain_tokens_per_s": {str(t): s for t, s in speeds.items()},
+        },
+        "linears": table.as_json(),
+        "hardware": hardware(),
+        "versions": versions(),
+        "samples": _samples(rows, open_tokenizer(ctx)),
+    }
+    result["cost_model"] = _cost_model(target, draft, shape, prompts[0].ids, result["tau"])
+    write_json(ctx.out / "benchmark.json", result)
+    _summarise(ctx, result, config)
+
+
+def _rows(
+    ctx: Context, target: Target, draft: Draft, shape: Shape, prompts: list[HeldOut]
+) -> list[Row]:
+    """Every prompt, `repeats` times, by both methods; who goes first is drawn by seed."""
+    config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
+    methods = {"plain": Decoder(target), "draft": Decoder(target, draft, shape)}
+    sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
+    limit = target.config.max_position_embeddings
+    for decoder in methods.values():
+        decoder.generate(prompts[0].ids, _WARM_UP_TOKENS, eos_ids, sampling, seed)
+    todo = [(prompt, repeat) for repeat in range(config.repeats) for prompt in prompts]
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(todo), generator=generator).tolist()
+    coins = torch.randint(2, (len(todo),), generator=generator).tolist()
+    rows = []
+    for done, (index, coin) in enumerate(zip(order, coins, strict=True), start=1):
+        ctx.check_stop("a benchmark starts anew")
+        prompt, repeat = todo[index]
+        cap = min(config.max_new_tokens, limit - len(prompt.ids))
+        names = ["draft", "plain"] if coin else ["plain", "draft"]
+        out = {
+            name: methods[name].generate(prompt.ids, cap, eos_ids, sampling, seed + repeat)
+            for name in names
+        }
+        rows.append(_row(prompt, repeat, names[0], out))
+        ctx.progress.progress(done, len(todo), "prompt")
+    return rows
+
+
+def _row(prompt: HeldOut, repeat: int, first: str, out: dict[str, Generation]) -> Row:
+    counts = {
+        name: Counts(
+            g.decoded,
+            g.rounds,
+            g.decode_s,
+            g.timings.target,
+            g.timings.draft,
+            g.reached,
+            g.accepted,
+        )
+        for name, g in out.items()
+    }
+    tokens = {name: g.tokens for name, g in out.items()}
+    equal = tokens["plain"] == tokens["draft"]
+    return Row(prompt.id, repeat, len(prompt.ids), first, **counts, equal=equal, tokens=tokens)
+
+
+def _figures(rows: list[Row], seed: int) -> dict[str, Any]:
+    """All figures over the rows; none is left out, slow or not."""
+    by_prompt: dict[str, Pair] = {}
+    for row in rows:
+        before = by_prompt.get(row.id, Pair(Counts(), Counts()))
+        by_prompt[row.id] = Pair(before.plain + row.plain, before.draft + row.draft)
+    pairs = list(by_prompt.values())
+    both, tau = metrics.total(pairs), metrics.tau(pairs)
+    speedup_ci = metrics.interval(pairs, metrics.speedup, seed)
+    verdict, why = metrics.verdict(speedup_ci, tau)
+    return {
+        "plain": {"tokens_per_s": both.plain.tokens_per_s, **asdict(both.plain)},
+        "draft": {"tokens_per_s": both.draft.tokens_per_s, **asdict(both.draft)},
+        "speedup": metrics.speedup(pairs),
+        "speedup_ci": list(speedup_ci),
+        "tau": tau,
+        "tau_ci": list(metrics.interval(pairs, metrics.tau, seed)),
+        "acceptance_by_position": both.draft.acceptance_by_position,
+        "prompts": len(pairs),
+        "equal": sum(row.equal for row in rows),
+        "verdict": verdict,
+        "why": why,
+        "rows": [
+            {
+                **{k: v for k, v in asdict(row).items() if k != "tokens"},
+                "speedup": metrics.speedup([Pair(row.plain, row.draft)]),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _cost_model(
+    target: Target, draft: Draft, shape: Shape, prompt_ids: list[int], tau: float
+) -> dict[str, Any]:
+    """A round costs c(verified rows) + depth draft steps; plain decoding pays c(1) a token."""
+    verified = shape.kept + 1
+    target_s = target_seconds(target, prompt_ids, sorted({*range(1, shape.depth + 2), verified}))
+    step_s = draft_seconds(draft, prompt_ids, shape)
+    return {
+        "target_ms_by_rows": {str(n): 1e3 * s for n, s in target_s.items()},
+        "draft_step_ms": 1e3 * step_s,
+        "draft_steps": shape.depth,
+        "verified_rows": verified,
+        "predicted_speedup": metrics.predicted_speedup(
+            tau, target_s[1], target_s[verified], shape.depth * step_s
+        ),
+        "formula": "tau * c(1) / (c(verified_rows) + draft_steps * draft_step)",
+    }
+
+
+def _samples(rows: list[Row], tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    return [
+        {"id": row.id, "equal": row.equal}
+        | {name: tokenizer.decode(ids) for name, ids in row.tokens.items()}
+        for row in rows[:_SAMPLES]
+    ]
+
+
+def _summarise(ctx: Context, result: dict[str, Any], config: BenchmarkConfig) -> None:
+    ctx.summary |= {
+        "plain_tokens_per_s": result["plain"]["tokens_per_s"],
+        "draft_tokens_per_s": result["draft"]["tokens_per_s"],
+        "depth": config.depth,
+        "predicted_speedup": result["cost_model"]["predicted_speedup"],
+        "threads": result["threads"]["used"],
+    }
+    for key in ("speedup", "speedup_ci", "tau", "tau_ci", "acceptance_by_position", "prompts"):
+        ctx.summary[key] = result[key]
+    ctx.summary["verdict"] = result["verdict"]
+    say = ctx.progress.info if result["verdict"] == "faster" else ctx.progress.warning
+    say(f"{result['verdict']}: {result['why']}; the cost model: {json.dumps(result['cost_model'])}")
+    if config.temperature == 0 and result["equal"] < len(result["rows"]):
+        different = len(result["rows"]) - result["equal"]
+        ctx.progress.warning(f"{different} outputs differ from plain decoding; the proof judges")

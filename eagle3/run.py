@@ -47,7 +47,7 @@ class Progress:
     def __init__(self, stage: str, log: Path, stream: TextIO | io.TextIOBase | None = None) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.stage = stage
-        self._log = log.open("a")
+        self._log = log
         self._stream = stream or sys.stdout
         self._started = time.monotonic()
         self._first_done: float | None = None
@@ -55,8 +55,8 @@ class Progress:
     def emit(self, kind: str, **fields: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = json.dumps({"t": now, "stage": self.stage, "kind": kind, **fields})
-        self._log.write(line + "\n")
-        self._log.flush()
+        with self._log.open("a") as log:
+            log.write(line + "\n")
         self._stream.write(line + "\n")
         self._stream.flush()
 

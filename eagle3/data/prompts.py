@@ -10,7 +10,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import datasets
 from huggingface_hub import HfApi
 
 from eagle3.config import RunConfig
@@ -118,6 +117,8 @@ def _read_jsonl(file: Path, split: Split | None = None) -> Iterator[RawPrompt]:
 def _read_dataset(source: str) -> list[RawPrompt]:
     match = _DATASET.fullmatch(source)
     assert match is not None
+    import datasets  # takes a second and brings pandas along; few runs read a hub data set
+
     with hub_errors(f"the data set {match['repo']}"):
         commit = HfApi().dataset_info(match["repo"], revision=match["revision"]).sha
         try:

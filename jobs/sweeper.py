@@ -61,7 +61,7 @@ def _expired(session: Session, now: datetime) -> list[Lease]:
             spec=JobSpec.model_validate(job.spec),
             checkpoint=stage.checkpoint,
         )
-        for stage, job in session.execute(query).tuples()
+        for stage, job in session.execute(query)
     ]
 
 
@@ -105,7 +105,7 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[tuple[s
             ~hinted,
         )
     )
-    return list(session.execute(query).tuples())
+    return [(job_id, name) for job_id, name in session.execute(query)]
 
 
 def _orphans(session: Session) -> list[str]:

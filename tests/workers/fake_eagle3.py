@@ -79,7 +79,7 @@ def outputs() -> None:
         path = OUT / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    names = [n for n in FILES.get(STAGE, {"out.txt": ""})]
+    names = list(FILES.get(STAGE, {"out.txt": ""}))
     entries = {
         n: {"sha256": sha((OUT / n).read_bytes()), "bytes": (OUT / n).stat().st_size} for n in names
     }

@@ -53,7 +53,8 @@ def running(settings: Settings, chosen: list[Program]) -> Iterator[Service]:
     """The service while the block runs. INT and TERM leave the block as KeyboardInterrupt."""
     settings.home.mkdir(parents=True, exist_ok=True)
     service = Service(settings, chosen, say)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    # INT too: a shell that starts us in the background has it ignored.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
         service.start(prepare=lambda: migrate(settings))

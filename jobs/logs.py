@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 CONTEXT = ("job_id", "stage", "attempt", "worker")
 """Names that `extra=` may carry into a line."""
 
+QUIET = ("celery.app.trace", "celery.worker.strategy", "alembic.runtime.migration")
+"""Loggers that say on every hint, or every start, what nobody needs."""
+
 _SECRETS = re.compile(
     r"(hf_|upd_)[A-Za-z0-9]{8,}|(?i:bearer)\s+\S+|X-Amz-[A-Za-z]+=[^&\s]+|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
@@ -44,3 +47,5 @@ def configure(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -46,6 +46,7 @@ class Registry:
         # A server that is away must not hold the mirror for the client's default of minutes.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         self.uri = settings.mlflow_tracking_uri
         self._client = MlflowClient(tracking_uri=self.uri, registry_uri=self.uri)
 
@@ -92,10 +93,15 @@ class Registry:
         with _translated():
             self._client.log_batch(run_id, tags=[RunTag(k, v) for k, v in tags.items()])
 
-    def log_files(self, run_id: str, folder: Path) -> None:
-        """Copy a folder's files to the run's artifacts."""
+    def log_files(self, run_id: str, folder: Path, below: str | None = None) -> None:
+        """Copy a folder's files to the run's artifacts, under `below` when given."""
         with _translated():
-            self._client.log_artifacts(run_id, str(folder))
+            self._client.log_artifacts(run_id, str(folder), below)
+
+    def artifact_uri(self, run_id: str) -> str:
+        """Where MLflow keeps the run's artifacts."""
+        with _translated():
+            return str(self._client.get_run(run_id).info.artifact_uri)
 
     def end_run(self, run_id: str, status: str) -> None:
         """Close a run as FINISHED, FAILED or KILLED."""

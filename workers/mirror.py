@@ -20,7 +20,6 @@ from jobs.errors import Invalid
 from jobs.models import Alias, Draft, Job, JobEvent, Outbox, OutboxKind, Stage
 from jobs.outbox import relay
 from jobs.registry import Point, Registry, flat
-from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.store import DirectoryStore, ObjectStore
 
@@ -43,11 +42,9 @@ class Mirror:
         db: Database,
         store: ObjectStore,
         registry: Registry,
-        settings: Settings,
         clock: Callable[[], datetime],
     ) -> None:
-        self.db, self.store, self.registry = db, store, registry
-        self.settings, self.clock = settings, clock
+        self.db, self.store, self.registry, self.clock = db, store, registry, clock
 
     def round(self) -> int:
         """Copy what is new. Returns how many jobs and drafts had something."""
@@ -115,7 +112,7 @@ class Mirror:
         self._copy_report(run_id, result.get("artifacts", {}))
         version = self.registry.ensure_version(
             draft.name,
-            source=self._source(draft),
+            source=self._source(draft, run_id, result.get("artifacts", {})),
             run_id=run_id,
             job_id=job.id,
             tags=_version_tags(draft, summaries, result),
@@ -148,12 +145,17 @@ class Mirror:
         self.registry.set_alias(draft.name, f"for-{draft.weights_sha256[:12]}", version)
         self.registry.set_alias(draft.name, "champion", version)  # the commit point: last
 
-    def _source(self, draft: Draft) -> str:
-        """Where the version points: the bucket, or the API where a directory is the store (MLflow
-        refuses local paths)."""
-        if isinstance(self.store, DirectoryStore):
-            return f"{self.settings.public_url}/v1/drafts/{draft.id}"
-        return self.store.uri(f"{draft.uri}/draft")
+    def _source(self, draft: Draft, run_id: str, artifacts: dict[str, str]) -> str:
+        """Where the version points: our bucket. A directory MLflow refuses to point to; then the
+        draft is copied to the run's artifacts, so that `models:/name@champion` still loads it."""
+        if not isinstance(self.store, DirectoryStore):
+            return self.store.uri(f"{draft.uri}/draft")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, key in artifacts.items():
+                if name.startswith("draft/"):
+                    self.store.get_file(key, Path(folder) / name.removeprefix("draft/"))
+            self.registry.log_files(run_id, Path(folder), "draft")
+        return f"{self.registry.artifact_uri(run_id)}/draft"
 
 
 def _points(event: JobEvent) -> list[Point]:

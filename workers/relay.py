@@ -88,7 +88,7 @@ def main() -> None:
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, handle)
     db = Database(settings.database_url)
-    mirror = Mirror(db, open_store(settings), Registry(settings), settings, utcnow)
+    mirror = Mirror(db, open_store(settings), Registry(settings), utcnow)
     thread = threading.Thread(target=mirror_loop, args=(mirror, stop), daemon=True)
     thread.start()
     log.info("relay started")

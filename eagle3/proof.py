@@ -10,6 +10,7 @@ once in 1,000 tokens. Anything else is a mismatch, and the draft is not lossless
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -108,14 +109,13 @@ def prove(ctx: Context) -> None:
     """Write `certificate.json`. Not lossless is a verdict, not a failure; resumes by prompt."""
     config, seed = ctx.config.recipe.prove, ctx.config.recipe.seed
     prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts, seed)
-    journal = Journal(ctx.out / "work" / "prompts.jsonl", PromptProof)
-    done = {proof.prompt_sha256 for proof in journal.records}
-    todo = [prompt for prompt in prompts if prompt.sha256 not in done]
-    ctx.progress.progress(len(prompts) - len(todo), len(prompts), "prompt")
-    for proof in _proofs(ctx, todo):
-        journal.append(proof)
-        ctx.progress.progress(len(journal.records), len(prompts), "prompt", proof.verdict)
-    journal.close()
+    with closing(Journal(ctx.out / "work" / "prompts.jsonl", PromptProof)) as journal:
+        done = {proof.prompt_sha256 for proof in journal.records}
+        todo = [prompt for prompt in prompts if prompt.sha256 not in done]
+        ctx.progress.progress(len(prompts) - len(todo), len(prompts), "prompt")
+        for proof in _proofs(ctx, todo):
+            journal.append(proof)
+            ctx.progress.progress(len(journal.records), len(prompts), "prompt", proof.verdict)
     certificate = _certificate(ctx, journal.records)
     write_json(ctx.out / "certificate.json", certificate)
     keys = ("verdict", "prompts", "tokens", "mismatches", "near_ties", "dtype")

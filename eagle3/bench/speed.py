@@ -80,7 +80,8 @@ def benchmark(ctx: Context) -> None:
 def _rows(
     ctx: Context, target: Target, draft: Draft, shape: Shape, prompts: list[HeldOut]
 ) -> list[Row]:
-    """Every prompt, `repeats` times, by both methods; who goes first is drawn by seed."""
+    """Every prompt, `repeats` times, by both methods, in an order drawn by seed; the two take turns
+    at going first."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
     methods = {"plain": Decoder(target), "draft": Decoder(target, draft, shape)}
     sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
@@ -90,13 +91,13 @@ def _rows(
     todo = [(prompt, repeat) for repeat in range(config.repeats) for prompt in prompts]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(todo), generator=generator).tolist()
-    coins = torch.randint(2, (len(todo),), generator=generator).tolist()
+    coin = int(torch.randint(2, (), generator=generator))
     rows = []
-    for done, (index, coin) in enumerate(zip(order, coins, strict=True), start=1):
+    for done, index in enumerate(order, start=1):
         ctx.check_stop("a benchmark starts anew")
         prompt, repeat = todo[index]
         cap = min(config.max_new_tokens, limit - len(prompt.ids))
-        names = ["draft", "plain"] if coin else ["plain", "draft"]
+        names = ["draft", "plain"] if (done + coin) % 2 else ["plain", "draft"]
         out = {
             name: methods[name].generate(prompt.ids, cap, eos_ids, sampling, seed + repeat)
             for name in names

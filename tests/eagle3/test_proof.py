@@ -1,0 +1,168 @@
+"""The proof tells equal, tied and different outputs apart, and resumes by prompt."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle3 import proof
+from eagle3.bench.prompts import HeldOut
+from eagle3.decode.engine import Decoder
+from eagle3.decode.tree import Shape
+from eagle3.errors import BadInput, Stopped
+from eagle3.proof import Difference, PromptProof, Reference, prove, prove_prompt, verdict
+from eagle3.target import Target
+from tests.golden import CAPTURE, Golden, golden_draft, golden_target, successor_scores
+from tests.golden_run import HASHES, context, write_golden_run
+
+SETTINGS = {"prove": {"prompts": 4, "max_new_tokens": 12}}
+
+
+@pytest.fixture
+def golden() -> Golden:
+    return golden_target()
+
+
+def run_with(golden: Golden, run: Path, shift: int = 0) -> Path:
+    draft = golden_draft(golden.target, successor_scores(golden.perm, shift))
+    write_golden_run(run, golden, draft)
+    return run
+
+
+@pytest.mark.parametrize("shift", [0, 5])
+def test_a_right_and_a_wrong_draft_are_both_lossless(
+    golden: Golden, tmp_path: Path, shift: int
+) -> None:
+    ctx, _ = context(run_with(golden, tmp_path, shift), "prove", **SETTINGS)
+    prove(ctx)
+    certificate = json.loads((ctx.out / "certificate.json").read_text())
+    assert ctx.summary == {
+        "verdict": "lossless",
+        "prompts": 4,
+        "tokens": 48,
+        "mismatches": 0,
+        "near_ties": 0,
+        "dtype": "float32",
+    }
+    assert certificate["target"] == {"resolved": "demo@sha256:0", **HASHES}
+    assert {len(h) for h in certificate["draft"].values()} == {64}
+    assert [p["verdict"] for p in certificate["by_prompt"]] == ["equal"] * 4
+    assert len({p["prompt_sha256"] for p in certificate["by_prompt"]}) == 4
+    assert {p["rounds"] for p in certificate["by_prompt"]} == {11 if shift else 3}
+
+
+def test_proven_prompts_are_not_decoded_again(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with(golden, tmp_path)
+    ctx, _ = context(run, "prove", **SETTINGS)
+    stops = iter([False, False, True])
+    monkeypatch.setattr(ctx.stop, "is_set", lambda: next(stops))
+    with pytest.raises(Stopped, match="proven prompts are kept"):
+        prove(ctx)
+    decoded = []
+
+    def counted(*args: object) -> PromptProof:
+        decoded.append(args[2])
+        return prove_prompt(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(proof, "prove_prompt", counted)
+    again, stream = context(run, "prove", **SETTINGS)
+    prove(again)
+    assert len(decoded) == 2
+    assert again.summary["prompts"] == 4
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["done"] for line in lines if line["kind"] == "progress"] == [2, 3, 4]
+
+
+def test_another_output_is_a_mismatch_and_a_verdict(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with(golden, tmp_path)
+    changed = copy.deepcopy(golden.target.model)
+    with torch.no_grad():
+        changed.lm_head.weight.copy_(changed.lm_head.weight.roll(1, 0))
+    monkeypatch.setattr(proof, "open_target", lambda _: Target(changed, CAPTURE))
+    ctx, stream = context(run, "prove", **SETTINGS)
+    prove(ctx)
+    assert ctx.summary["verdict"] == "not_lossless"
+    assert ctx.summary["mismatches"] == 4
+    difference = json.loads((ctx.out / "certificate.json").read_text())["by_prompt"][0]["mismatch"]
+    assert difference["position"] == 0
+    assert difference["margin"] == pytest.approx(20.0, rel=1e-3)
+    assert "not lossless: 4 of 4 prompts differ" in stream.getvalue()
+
+
+def test_a_near_tie_passes_and_the_rest_is_compared_along_our_tokens(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """After token 7 a twin's logit lies 4e-6 below the best; our engine is made to take it."""
+    perm, head = golden.perm, golden.target.model.lm_head.weight
+    twin = perm[perm[perm[perm[7]]]]
+    own = head[twin].clone()
+    with torch.no_grad():
+        head[twin] = own + head[perm[7]] * (1 - 2e-7)
+    write_golden_run(tmp_path, golden, golden_draft(golden.target, successor_scores(perm)))
+    ours = copy.deepcopy(golden.target.model)
+    with torch.no_grad():
+        ours.lm_head.weight[twin] = own + head[perm[7]] * 1.001
+    target = Target(ours, CAPTURE)
+    decoder = Decoder(target, golden_draft(target, successor_scores(perm)), Shape(3))
+    reference = Reference(tmp_path / "target", frozenset())
+    start = perm.index(perm.index(7))
+    result = prove_prompt(decoder, reference, HeldOut("p", [start]), 12)
+    assert result.verdict == "near_tie"
+    assert result.mismatch is None
+    assert len(result.near_ties) == 1
+    tie = result.near_ties[0]
+    assert (tie.position, tie.with_draft, tie.reference) == (2, twin, perm[7])
+    assert tie.margin is not None
+    assert 0 < tie.margin < 1e-5
+
+
+def test_an_output_that_ends_too_early_is_a_mismatch(golden: Golden, tmp_path: Path) -> None:
+    run_with(golden, tmp_path)
+    eos = golden.chain(3, 4)[-1]
+    golden.target.model.generation_config.eos_token_id = eos
+    decoder = Decoder(golden.target)
+    result = prove_prompt(
+        decoder, Reference(tmp_path / "target", frozenset()), HeldOut("p", [3]), 8
+    )
+    assert result.mismatch is not None
+    assert (result.mismatch.position, result.mismatch.with_draft) == (4, None)
+    agreed = prove_prompt(
+        decoder, Reference(tmp_path / "target", frozenset({eos})), HeldOut("p", [3]), 8
+    )
+    assert (agreed.verdict, agreed.new_tokens) == ("equal", 4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ties", "expected"),
+    [(1000, 1, "lossless"), (1000, 2, "not_lossless"), (1001, 2, "lossless")],
+)
+def test_near_ties_are_rationed(tokens: int, ties: int, expected: str) -> None:
+    tie = Difference(position=0, with_draft=1, reference=2, margin=1e-7)
+    found = PromptProof(
+        id="p",
+        prompt_sha256="0",
+        prompt_tokens=1,
+        new_tokens=tokens,
+        rounds=1,
+        verdict="near_tie",
+        near_ties=[tie] * ties,
+        mismatch=None,
+    )
+    assert verdict([found]) == expected
+
+
+def test_without_held_out_prompts_there_is_nothing_to_prove(golden: Golden, tmp_path: Path) -> None:
+    run = run_with(golden, tmp_path)
+    path = run / "regenerate" / "responses.jsonl"
+    path.write_text(path.read_text().replace("heldout", "train"))
+    ctx, _ = context(run, "prove", **SETTINGS)
+    with pytest.raises(BadInput, match="no held-out prompts"):
+        prove(ctx)

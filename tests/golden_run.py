@@ -1,0 +1,67 @@
+"""A run directory whose target and draft are golden: what the last two stages read."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from eagle3.config import Recipe, RunConfig
+from eagle3.draft import Draft
+from eagle3.export import official
+from eagle3.run import Context, Progress
+from tests.golden import CAPTURE, LAYERS, Golden
+
+HASHES = {f"{name}_sha256": name[0] * 64 for name in ("weights", "tokenizer", "template", "config")}
+
+
+def write_golden_run(run: Path, golden: Golden, draft: Draft, prompts: int = 4) -> None:
+    """Folders `resolve`, `regenerate` and `export`, each as its stage would leave it."""
+    path = run / "target"
+    golden.target.model.save_pretrained(path)
+    words = {f"t{i}": i for i in range(len(golden.perm))}
+    PreTrainedTokenizerFast(
+        tokenizer_object=_word_level(words), clean_up_tokenization_spaces=False
+    ).save_pretrained(path)
+    resolve, regenerate = run / "resolve", run / "regenerate"
+    resolve.mkdir(parents=True)
+    regenerate.mkdir()
+    (resolve / "local.json").write_text(json.dumps({"path": str(path)}))
+    facts = {"resolved": "demo@sha256:0", "capture_layers": list(CAPTURE), **HASHES}
+    (resolve / "target.json").write_text(json.dumps(facts))
+    lines = []
+    for i in range(prompts):
+        prompt = [i, golden.perm[i], golden.perm[golden.perm[i]]]
+        answer = golden.chain(prompt[-1], 2)
+        line = {"id": f"p{i}", "split": "heldout", "ids": prompt + answer, "spans": [[3, 5]]}
+        lines.append(json.dumps({**line, "finish": "length"}))
+    (regenerate / "responses.jsonl").write_text("\n".join(lines) + "\n")
+    official.save(draft, run / "export" / "draft", LAYERS, torch.float32)
+
+
+def context(run: Path, stage: str, **recipe: Any) -> tuple[Context, io.StringIO]:
+    """A stage's context over such a run, and the stream that its lines go to."""
+    out = run / stage
+    out.mkdir(exist_ok=True)
+    stream = io.StringIO()
+    return Context(
+        run,
+        stage,
+        RunConfig(target="demo", recipe=Recipe(name="golden", **recipe)),
+        out,
+        {name: run / name for name in ("resolve", "regenerate", "export")},
+        Progress(stage, run / "logs" / f"{stage}.jsonl", stream),
+        threading.Event(),
+    ), stream
+
+
+def _word_level(words: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer

@@ -32,6 +32,13 @@ def _train(config: RunConfig) -> dict[str, Any]:
     return {**_recipe("train")(config), "depth": config.recipe.benchmark.depth}
 
 
+def _prove(config: RunConfig) -> dict[str, Any]:
+    """The proof drafts as the benchmark does."""
+    bench = config.recipe.benchmark.model_dump(mode="json")
+    shape = {key: bench[key] for key in ("depth", "top_k", "total_tokens")}
+    return {**_recipe("prove")(config), "shape": shape}
+
+
 def _prompts(config: RunConfig) -> dict[str, Any]:
     """The prompt set by content where it is a file, so that an edited file is read again."""
     prompts = config.prompts.model_dump(mode="json")
@@ -55,6 +62,6 @@ STAGES = {
         Stage("train", ("resolve", "extract"), _train, train),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),
-        Stage("prove", ("resolve", "regenerate", "export"), _recipe("prove"), prove),
+        Stage("prove", ("resolve", "regenerate", "export"), _prove, prove),
     )
 }

@@ -65,6 +65,8 @@ def train() -> None:
         wait_for_stop = misbehaves("waits") and step == 3 and start == 0
         while wait_for_stop and not TERM:
             time.sleep(0.01)
+            if os.getppid() != int(os.environ["UPDRAFT_PARENT_PID"]):
+                sys.exit(1)  # the worker is gone
         if TERM:
             say("error", reason="stopped", message="stopped", hint="")
             sys.exit(75)

@@ -7,7 +7,6 @@ the Host must be a loopback name (DNS rebinding) and an Origin, where there is o
 from __future__ import annotations
 
 import re
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -51,32 +50,30 @@ class Gatekeeper:
             await send(message)
 
         if refused := self._refusal(scope["method"], headers):
-            status, detail = refused
-            title = status.phrase
-            slug = title.lower().replace(" ", "-")
-            answer = problem(
-                Request(scope), status=status.value, slug=slug, title=title, detail=detail
-            )
+            status, slug, detail = refused
+            title = slug.replace("-", " ").capitalize()
+            answer = problem(Request(scope), status=status, slug=slug, title=title, detail=detail)
             await answer(scope, receive, send_with_id)
             return
         await self.app(scope, receive, send_with_id)
 
-    def _refusal(self, method: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str, str] | None:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A body may have {MAX_BODY} bytes at most."
+            return 413, "content-too-large", f"A body may have {MAX_BODY} bytes at most."
         if method not in SAFE_METHODS and "chunked" in headers.get("transfer-encoding", ""):
-            return HTTPStatus.LENGTH_REQUIRED, "Send the body with a Content-Length."
+            return 411, "length-required", "Send the body with a Content-Length."
         if not self.local_only:
             return None
         host = headers.get("host", "")
         if urlsplit(f"//{host}").hostname not in LOOPBACK:
             return (
-                HTTPStatus.MISDIRECTED_REQUEST,
+                421,
+                "misdirected-request",
                 f"Host {host!r} is not this machine. Embedded mode answers to loopback names only; "
                 "full mode (UPDRAFT_MODE=full) serves others, with API keys.",
             )
         origin = headers.get("origin")
         if origin and method not in SAFE_METHODS and urlsplit(origin).netloc != host:
-            return HTTPStatus.FORBIDDEN, f"A page of {origin} may not change anything here."
+            return 403, "forbidden", f"A page of {origin} may not change anything here."
         return None

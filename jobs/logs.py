@@ -49,3 +49,4 @@ def configure(level: int = logging.INFO) -> None:
     root.setLevel(level)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # retries; what matters is raised

@@ -120,7 +120,11 @@ class Registry:
             if found:
                 return str(found[0].version)
             version = self._client.create_model_version(
-                name, source=source, run_id=run_id, tags={**tags, "job_id": job_id}
+                name,
+                source=source,
+                run_id=run_id,
+                tags={**tags, "job_id": job_id},
+                await_creation_for=0,
             )
             return str(version.version)
 
@@ -141,21 +145,30 @@ class Registry:
             for key, value in tags.items():
                 self._client.set_model_version_tag(name, version, key, value)
 
-    def download_model(self, ref: TargetRef, folder: Path) -> None:
-        """Fetch the files of a `models:/` target into a folder.
+    def model_uri(self, ref: TargetRef) -> str:
+        """Where the files of a `models:/` target are: the version's source, often `s3://…`.
 
         Raises:
             NotFound: no such model, version or alias.
         """
+        name, revision = ref.location, ref.revision or ""
         with _translated():
             try:
-                mlflow.artifacts.download_artifacts(
-                    artifact_uri=str(ref), dst_path=str(folder), tracking_uri=self.uri
-                )
+                if revision.startswith("@"):
+                    found = self._client.get_model_version_by_alias(name, revision[1:])
+                    revision = found.version
+                return str(self._client.get_model_version_download_uri(name, revision))
             except MlflowException as e:
                 if e.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                    raise NotFound(f"{ref}: {e.message}") from e
+                    raise NotFound(f"target {ref}: {e.message}") from e
                 raise
+
+    def download(self, uri: str, folder: Path) -> None:
+        """Fetch files that MLflow itself keeps into a folder."""
+        with _translated():
+            mlflow.artifacts.download_artifacts(
+                artifact_uri=uri, dst_path=str(folder), tracking_uri=self.uri
+            )
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
@@ -201,6 +214,7 @@ def _translated() -> Iterator[None]:
     except MlflowException as e:
         if e.error_code in REFUSALS and not isinstance(e.__cause__, requests.RequestException):
             raise Invalid(f"MLflow refused: {e.message}") from e
-        raise RegistryUnavailable(f"MLflow: {e.message}") from e
+        text = str(e.message).partition(" failed with exception")[0]
+        raise RegistryUnavailable(f"MLflow does not serve this now: {text}") from e
     except requests.RequestException as e:
         raise RegistryUnavailable(f"MLflow does not answer ({type(e).__name__})") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -14,7 +15,7 @@ from jobs.leases import Lease
 from jobs.models import Stage
 from jobs.registry import Registry
 from jobs.settings import Settings
-from jobs.spec import check_allowed
+from jobs.spec import check_allowed, s3_allowed
 from jobs.store import S3Store, s3_client
 from workers.runtime import Runtime
 from workers.uploads import download_checkpoint, download_logs, download_outputs
@@ -76,12 +77,36 @@ def _target(ref: TargetRef, folder: Path, settings: Settings) -> Path:
     arriving = folder.with_name("target.arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
-    if ref.kind == "mlflow":
-        Registry(settings).download_model(ref, arriving)
-    else:
+    if ref.kind == "s3":
         _fetch_prefix(ref.location, arriving, settings)
+    else:
+        _fetch_registered(ref, arriving, settings)
     arriving.rename(folder)
     return folder
+
+
+def _fetch_registered(ref: TargetRef, folder: Path, settings: Settings) -> None:
+    registry = Registry(settings)
+    uri = registry.model_uri(ref)
+    if not uri.startswith("s3://"):
+        _download_registered(registry, uri, ref, folder)
+    elif s3_allowed(uri, settings):
+        _fetch_prefix(uri, folder, settings)
+    else:
+        detail = f"{ref} lies at {uri}, which is not inside UPDRAFT_S3_ALLOWED"
+        raise InvalidSpec([{"pointer": "target", "detail": detail}])
+
+
+def _download_registered(registry: Registry, uri: str, ref: TargetRef, folder: Path) -> None:
+    """What MLflow keeps, wherever in it the model's files lie."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as everything:
+        registry.download(uri, Path(everything))
+        found = sorted(Path(everything).rglob("config.json"), key=lambda p: len(p.parts))
+        if not found:
+            raise NotFound(f"target {ref}: no config.json in it; expected the files of a model")
+        for path in found[0].parent.iterdir():
+            if path.name.endswith(MODEL_FILES) and path.is_file():
+                path.rename(folder / path.name)
 
 
 def _fetch_prefix(uri: str, folder: Path, settings: Settings) -> None:

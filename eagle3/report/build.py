@@ -97,13 +97,18 @@ def _verdict(facts: Facts) -> str:
         )
     if bench:
         low, high = bench["speedup_ci"]
-        pace = "faster" if low > 1 else "slower" if high < 1 else "neither faster nor slower"
+        pace = {
+            "faster": "Decoding with the draft is faster",
+            "slower": "Decoding with the draft is SLOWER on this machine",
+            "undecided": "Decoding with the draft is neither clearly faster nor slower",
+            "measurement_error": "The speed could NOT be measured",
+        }[bench["verdict"]]
         parts.append(
-            f"Decoding is {pace}: {bench['speedup']:.2f}x (95% interval {low:.2f} to {high:.2f}) "
-            f"at an acceptance length of {bench['tau']:.2f}, {bench['depth']} draft tokens a round."
+            f"{pace}: {bench['speedup']:.2f}x (95% interval {low:.2f} to {high:.2f}) at an "
+            f"acceptance length of {bench['tau']:.2f}, {bench['depth']} draft tokens a round."
         )
-        if bench.get("verdict") not in (None, "ok"):
-            parts.append(f"The measurement says of itself: {bench['verdict']}.")
+        if bench["verdict"] != "faster":
+            parts.append(f"{facts.benchmark['why'].capitalize()}.")
     return " ".join(parts) or "The run has not been measured yet."
 
 
@@ -114,8 +119,8 @@ def _result(facts: Facts) -> list[Block]:
     rows = [
         ("plain decoding", f"{bench['plain_tokens_per_s']:.1f} tokens/s"),
         ("with the draft", f"{bench['draft_tokens_per_s']:.1f} tokens/s"),
-        ("speedup", f"{bench['speedup']:.2f}x"),
-        ("acceptance length (tau)", f"{bench['tau']:.2f}"),
+        ("speedup", _with_interval(bench["speedup"], bench["speedup_ci"])),
+        ("acceptance length (tau)", _with_interval(bench["tau"], bench["tau_ci"])),
     ]
     rows += [
         (f"acceptance at position {n + 1}", f"{rate:.1%}")
@@ -125,21 +130,28 @@ def _result(facts: Facts) -> list[Block]:
 
 
 def _cost_model(facts: Facts) -> list[Block]:
-    model = facts.benchmark.get("cost_model")
+    model, bench = facts.benchmark.get("cost_model"), facts.summary("benchmark")
     if not model:
         return []
-    cells = [
-        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-        for name, value in model.items()
-        if isinstance(value, int | float | str)
+    target_ms = model["target_ms_by_rows"]
+    one, verified = target_ms["1"], target_ms[str(model["verified_rows"])]
+    steps, step = model["draft_steps"], model["draft_step_ms"]
+    rows = [
+        *((f"target forward of {n} row(s)", f"{ms:.1f} ms") for n, ms in target_ms.items()),
+        ("one draft step", f"{step:.1f} ms"),
+        ("speedup predicted from these and tau", f"{model['predicted_speedup']:.2f}x"),
+        ("speedup measured", f"{bench['speedup']:.2f}x"),
+        ("tau at which this machine breaks even", f"{(verified + steps * step) / one:.2f}"),
     ]
     return [
         Heading("Why this speed"),
         Text(
-            "A round costs one target forward over the drafted tokens and one draft step for each "
-            "of them; it yields tau tokens. Measured on this machine in the same run:"
+            f"Plain decoding pays one target forward of one row ({one:.1f} ms) for each token. A "
+            f"round pays one forward of {model['verified_rows']} rows ({verified:.1f} ms) and "
+            f"{steps} draft steps ({steps * step:.1f} ms), and yields {bench['tau']:.2f} tokens. "
+            "Measured in the same run:"
         ),
-        Table(("cost", "value"), cells),
+        Table(("cost", "value"), rows),
     ]
 
 
@@ -191,6 +203,10 @@ def _time(facts: Facts) -> list[Block]:
     if price is None:
         note += " No price per hour is set, so cost is time alone."
     return [Heading("Time and cost"), Table(("stage", "time", "cost"), rows), Text(note)]
+
+
+def _with_interval(value: float, interval: list[float]) -> str:
+    return f"{value:.2f} (95% interval {interval[0]:.2f} to {interval[1]:.2f})"
 
 
 def _duration(seconds: float) -> str:

@@ -34,6 +34,9 @@ ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 64)
 _BEYOND_CACHE = 40 << 20
 """Bytes of weights that a measurement walks through: a forward reads them from memory too."""
 
+_MOST_COPIES = 96
+"""Small weights of a small model stay in the cache, there and here."""
+
 _PREFER = 1.1
 """Another form must be faster than `packed` by this factor to take its place."""
 
@@ -64,11 +67,6 @@ class Table:
         measured = next((r for r in ROWS if r >= rows), ROWS[-1])
         choice = self.choices[shape][measured]
         return choice if measured == rows else Choice(choice.form, rows, choice.seconds)
-
-    def seconds(self, module: nn.Module, rows: int) -> float:
-        """Sum of the measured times of all row linears in a module, for one forward of `rows`."""
-        linears = (m for m in module.modules() if isinstance(m, RowLinear))
-        return sum(self.choose(m.shape, rows).seconds for m in linears)
 
     def as_json(self) -> dict[str, Any]:
         shapes = {
@@ -155,7 +153,7 @@ def _time_forms(
     deadline = time.perf_counter() + budget
     full_out, in_ = shape
     out = min(full_out, max(_BEYOND_CACHE // (4 * in_), 64))
-    copies = max(_BEYOND_CACHE // (4 * in_ * out), 1)
+    copies = min(max(_BEYOND_CACHE // (4 * in_ * out), 1), _MOST_COPIES)
     plain = [torch.full((out, in_), 0.01) for _ in range(copies)]
     packed = [pack(w) for w in plain] if "packed" in forms else []
     times: dict[tuple[Form, int], float] = {}

@@ -25,7 +25,7 @@ from eagle3.config import TargetRef, recipe_names
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 
-MIRROR_PATIENCE_S = 90.0
+MIRROR_PATIENCE_S = 180.0
 """How long the end waits for MLflow to show the draft; it is registered either way."""
 
 

@@ -28,7 +28,7 @@ def list_drafts(
     if as_json:
         print_json(page)
     elif page.data:
-        out.print(drafts_table(page.data))
+        out.print(drafts_table(page.data, out.width))
     else:
         say("no drafts; a job that succeeds makes one")
 

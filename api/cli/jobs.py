@@ -101,7 +101,7 @@ def list_jobs(
     if as_json:
         print_json(page)
     elif page.data:
-        out.print(jobs_table(page.data))
+        out.print(jobs_table(page.data, out.width))
     else:
         say("no jobs; submit one with: updraft submit --target demo --recipe quick")
 

@@ -64,7 +64,7 @@ def list_all(as_json: JsonFlag = False) -> None:
     for column in ("key", "name", "starts with", "scopes", "state", "last used"):
         table.add_column(column)
     for row in rows:
-        used = age(row.last_used_at) if row.last_used_at else "never"
+        used = f"{age(row.last_used_at, utcnow())} ago" if row.last_used_at else "never"
         table.add_row(row.id, Text(row.name), row.hint, ", ".join(row.scopes), _state(row), used)
     out.print(table)
 

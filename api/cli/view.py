@@ -43,9 +43,13 @@ def elapsed(started: datetime | None, finished: datetime | None, now: datetime) 
     return duration(max(0.0, ((finished or now) - started).total_seconds())) if started else ""
 
 
-def age(at: datetime, now: datetime | None = None) -> str:
-    """`4m 12s ago`."""
-    return f"{duration(((now or datetime.now(UTC)) - at).total_seconds())} ago"
+def age(at: datetime, now: datetime) -> str:
+    """How long ago, in its largest unit: `7s`, `4m`, `3h`, `12d`."""
+    seconds = max(0, int((now - at).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
 
 
 def mark(status: str) -> Text:
@@ -148,30 +152,25 @@ def stage_line(stage: StageView) -> str:
     return f"{stage.name}: " + " · ".join(p for p in parts if p)
 
 
-def jobs_table(jobs: list[JobView]) -> Table:
+def jobs_table(jobs: list[JobView], width: int) -> Table:
     now = datetime.now(UTC)
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("job", "target", "recipe", "status", "stage", "took", "created"):
-        table.add_column(column, no_wrap=column == "job")
+    table = _table(width, "job", "target", "recipe", "status", "took", "age")
     for job in jobs:
-        running = next((s.name for s in job.stages if s.status == "running"), "")
-        took = elapsed(job.started_at, job.finished_at, now)
+        stage = next((f" {s.name}" for s in job.stages if s.status == "running"), "")
         table.add_row(
             job.id,
             Text(job.target),
             job.recipe,
-            status_text(job.status),
-            running,
-            took,
+            status_text(job.status).append(stage, "dim"),
+            elapsed(job.started_at, job.finished_at, now),
             age(job.created_at, now),
         )
     return table
 
 
-def drafts_table(drafts: list[DraftView]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("draft", "target", "alias", "acceptance", "speedup", "lossless", "created"):
-        table.add_column(column, no_wrap=column == "draft")
+def drafts_table(drafts: list[DraftView], width: int) -> Table:
+    now = datetime.now(UTC)
+    table = _table(width, "draft", "target", "alias", "tau", "speedup", "lossless", "age")
     for draft in drafts:
         m = draft.metrics
         table.add_row(
@@ -181,7 +180,7 @@ def drafts_table(drafts: list[DraftView]) -> Table:
             _plain(m, "tau", "acceptance_length"),
             _plain(m, "speedup"),
             _yes_no(m.get("lossless")),
-            age(draft.created_at),
+            age(draft.created_at, now),
         )
     return table
 
@@ -192,13 +191,23 @@ def event_text(event: EventView) -> Text:
     return Text.assemble((clock, "dim"), " ", (event.message, LEVELS.get(event.level, "")))
 
 
+def _table(width: int, *columns: str) -> Table:
+    """A plain table whose second column, a target, gives way when the terminal is narrow."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1))
+    table.width = min(width, 120)
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=True, ratio=1 if i == 1 else None, overflow="ellipsis")
+    return table
+
+
 def _stage_detail(stage: StageView, width: int) -> Table | Text:
     if stage.error:
         return Text(str(stage.error.get("message", "")), "red")
     if stage.status == "succeeded":
         return Text(headline(stage), "dim")
+    again = f"attempt {stage.attempt}" if stage.attempt > 1 else ""
     if stage.status != "running" or stage.progress is None:
-        return Text("")
+        return Text(again, "yellow")
     progress = stage.progress
     lines = Table.grid()
     bar = Table.grid(padding=(0, 1))
@@ -208,7 +217,7 @@ def _stage_detail(stage: StageView, width: int) -> Table | Text:
         Text(pace(progress), no_wrap=True),
     )
     lines.add_row(bar)
-    if line := measures(progress) or progress.message:
+    if line := _join(measures(progress) or progress.message, again):
         lines.add_row(Text(line, "cyan", overflow="ellipsis", no_wrap=True))
     return lines
 

@@ -78,20 +78,20 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
         yield demo
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(540)
 def test_an_interrupted_demo_goes_on_at_the_next_call(demo: Demo, tmp_path: Path) -> None:
     with demo.run() as first:
-        assert _wait(demo.in_training, 90), first.poll()
+        assert _wait(demo.in_training, 120), first.poll()
         job, everyone = demo.job(), _family(first.pid)
         first.send_signal(signal.SIGINT)
-        _, err = first.communicate(timeout=90)
+        _, err = first.communicate(timeout=120)
     assert first.returncode == Exit.INTERRUPTED, err
     assert "goes on with it" in err
     assert _gone(everyone)
     assert job is not None
 
     with demo.run() as second:
-        out, err = second.communicate(timeout=150)
+        out, err = second.communicate(timeout=270)
     assert second.returncode == Exit.OK, err
     assert f"{job.id} goes on" in err
     assert "MLflow: eagle3--demo version 1, alias champion" in err

@@ -6,7 +6,6 @@ a warm-up. Figures are defined in `metrics`; `docs/decoding.md` describes `bench
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -196,7 +195,14 @@ def _summarise(ctx: Context, result: dict[str, Any], config: BenchmarkConfig) ->
         ctx.summary[key] = result[key]
     ctx.summary["verdict"] = result["verdict"]
     say = ctx.progress.info if result["verdict"] == "faster" else ctx.progress.warning
-    say(f"{result['verdict']}: {result['why']}; the cost model: {json.dumps(result['cost_model'])}")
+    cost = result["cost_model"]
+    rows, ms = str(cost["verified_rows"]), cost["target_ms_by_rows"]
+    say(
+        f"{result['verdict']}: {result['why']}; the cost model predicts "
+        f"{cost['predicted_speedup']:.2f} at tau {result['tau']:.2f}: a target forward costs "
+        f"{ms['1']:.1f} ms for 1 row and {ms[rows]:.1f} ms for {rows}, a draft step "
+        f"{cost['draft_step_ms']:.1f} ms"
+    )
     if config.temperature == 0 and result["equal"] < len(result["rows"]):
         different = len(result["rows"]) - result["equal"]
         ctx.progress.warning(f"{different} outputs differ from plain decoding; the proof judges")

@@ -176,6 +176,9 @@ class Validation(Answer):
     stages: list[str]
     model_name: str
     """Name that the draft would be registered under."""
+    plan: dict[str, Any] | None = None
+    """Estimated tokens, bytes and arithmetic, and the earlier job that they are `based_on`; empty
+    for a target whose sizes are not known yet."""
 
 
 class Health(Answer):

@@ -66,7 +66,7 @@ def connection(ctx: typer.Context) -> Connection:
 
 def say(message: str) -> None:
     """One line along the way, plainly."""
-    err.print(message, style="dim", markup=False)
+    err.print(message, style="dim", markup=False, soft_wrap=True)
 
 
 def print_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:

@@ -37,7 +37,10 @@ class Commands(TyperGroup):
             _report(str(error), _api_hint(error))
             code = Exit.UNREACHABLE if error.status == 503 else Exit.UNEXPECTED
             raise typer.Exit(Exit.BAD_INPUT if 400 <= error.status < 500 else code) from None
-        except (ClientError, StartError, UpdraftError) as error:
+        except UpdraftError as error:
+            _report(str(error), "")
+            raise typer.Exit(Exit.BAD_INPUT if error.status < 500 else Exit.UNEXPECTED) from None
+        except (ClientError, StartError) as error:
             _report(str(error), "")
             raise typer.Exit(Exit.UNEXPECTED) from None
         except ValidationError as error:

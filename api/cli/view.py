@@ -94,7 +94,8 @@ def headline(stage: StageView) -> str:
         case "resolve":
             return _join(s.get("resolved"), _count(s, "num_layers", "layers"))
         case "prepare":
-            return _join(*(f"{_words(k)} {number(v)}" for k, v in list(_numbers(s).items())[:3]))
+            left_out = _count(s, "too_long", "too long") if s.get("too_long") else ""
+            return _join(_count(s, "train", "prompts"), _count(s, "heldout", "held out"), left_out)
         case "regenerate":
             return _join(_count(s, "response_tokens", "tokens"), _count(s, "tokens_per_s", "tok/s"))
         case "extract":
@@ -232,10 +233,6 @@ def _join(*parts: Any) -> str:
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:
     return {k: v for k, v in values.items() if isinstance(v, int | float) and v is not True}
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ")
 
 
 def _count(values: dict[str, Any], key: str, unit: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 
 from api.auth import JobsRead, JobsWrite
+from api.estimate import estimate_job
 from api.files import store_response
 from api.problems import responses
 from api.query import LabelsDep
@@ -98,7 +99,10 @@ def submit_job(
 )
 def validate_job(spec: SpecBody, state: StateDep, caller: JobsWrite) -> Validation:
     check_allowed(spec, state.settings)
+    with state.db.read() as session:
+        plan = estimate_job(session, spec, caller.sees)
     return Validation(
+        plan=plan,
         target=str(spec.target_ref),
         recipe=spec.resolved_recipe().model_dump(mode="json"),
         stages=list(service.ALL_STAGES),

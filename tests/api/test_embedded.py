@@ -173,6 +173,10 @@ def test_up_serves_and_stops_cleanly(tmp_path: Path) -> None:
             assert client.ready().status == "ok"
             job, _ = client.submit({"target": "demo", "recipe": "quick"})
             assert client.job(job.id) is client.job(job.id)
+            live = client.stream(job.id)
+            assert next(live).type == "job.queued"
+            client.cancel(job.id)
+            assert [event.type for event in live] == ["job.cancelled"]
         up.send_signal(signal.SIGTERM)
         _, err = up.communicate(timeout=20)
     finally:

@@ -7,7 +7,6 @@ counted when the stage is claimed; a worker that stops on request gives it back.
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from typing import Any
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs.errors import FailureReason, LeaseLost
+from jobs.errors import LeaseLost
 from jobs.events import append_event, lock_job
 from jobs.models import Job, Stage
-from jobs.outbox import enqueue_hint
 from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.states import JobStatus, StageStatus, transition
@@ -41,21 +39,6 @@ class Lease:
     attempt: int
     spec: JobSpec
     checkpoint: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong with a stage, for a person and for a program."""
-
-    reason: FailureReason
-    message: str
-    hint: str = ""
-    retryable: bool | None = None
-    """Overrides what the reason says about trying again."""
-
-    @property
-    def may_retry(self) -> bool:
-        return self.reason.retryable if self.retryable is None else self.retryable
 
 
 @dataclass(frozen=True)
@@ -132,178 +115,6 @@ def report(
         session.execute(update(Job).where(Job.id == lease.job_id).values(version=Job.version + 1))
 
 
-def finish(
-    session: Session,
-    lease: Lease,
-    *,
-    now: datetime,
-    summary: dict[str, Any],
-    digest: str | None = None,
-    uri: str | None = None,
-    seconds: float | None = None,
-    result: dict[str, Any] | None = None,
-) -> None:
-    """Mark the stage done and, in the same transaction, queue the next one or end the job.
-
-    Raises:
-        LeaseLost: the stage is another's; nothing is written.
-    """
-    job = lock_job(session, lease.job_id)
-    _end(
-        session,
-        lease,
-        StageStatus.SUCCEEDED,
-        summary=summary,
-        digest=digest,
-        uri=uri,
-        seconds=seconds,
-        error=None,
-        finished_at=now,
-    )
-    data = {"stage": lease.stage, "summary": summary, "seconds": seconds}
-    append_event(
-        session, lease.job_id, "stage.succeeded", f"{lease.stage} done", now=now, data=data
-    )
-    following = _next_stage(session, lease)
-    if following is None:
-        transition(
-            session,
-            Job,
-            JobStatus.SUCCEEDED,
-            Job.id == lease.job_id,
-            result=result,
-            finished_at=now,
-        )
-        append_event(session, lease.job_id, "job.succeeded", "job done", now=now, data=result)
-    elif job is not None and job.status == JobStatus.CANCELLING:
-        end_cancelled(session, lease.job_id, now)
-    else:
-        transition(session, Stage, StageStatus.QUEUED, Stage.id == following.id, queued_at=now)
-        enqueue_hint(session, lease.job_id, following.name, now)
-
-
-def release(
-    session: Session, lease: Lease, *, now: datetime, message: str, wait: float = 0.0
-) -> None:
-    """Give the stage back, its attempt not counted: this worker, or a server it needs, goes away.
-
-    Args:
-        wait: seconds before another worker may take it.
-
-    Raises:
-        LeaseLost: as above.
-    """
-    job = lock_job(session, lease.job_id)
-    if job is not None and job.status == JobStatus.CANCELLING:
-        cancelled(session, lease, now=now)
-        return
-    due = now + timedelta(seconds=wait) if wait else None
-    _requeue(session, lease, now=now, not_before=due, attempt=lease.attempt - 1)
-    data = {"stage": lease.stage, "attempt": lease.attempt}
-    append_event(session, lease.job_id, "stage.queued", message, now=now, data=data)
-
-
-def cancelled(session: Session, lease: Lease, *, now: datetime) -> None:
-    """End the stage and its job after the worker has stopped on request.
-
-    Raises:
-        LeaseLost: as above.
-    """
-    lock_job(session, lease.job_id)
-    _end(session, lease, StageStatus.CANCELLED, finished_at=now)
-    end_cancelled(session, lease.job_id, now)
-
-
-def fail(
-    session: Session,
-    lease: Lease,
-    failure: Failure,
-    *,
-    settings: Settings,
-    now: datetime,
-    result: dict[str, Any] | None = None,
-) -> bool:
-    """Queue another attempt with growing waits, or end the job when none is left or it is no use.
-
-    Returns:
-        Whether there will be another attempt.
-
-    Raises:
-        LeaseLost: as above.
-    """
-    job = lock_job(session, lease.job_id)
-    if job is not None and job.status == JobStatus.CANCELLING:
-        cancelled(session, lease, now=now)
-        return False
-    retry = failure.may_retry and lease.attempt < settings.max_attempts
-    error = {
-        "reason": failure.reason.value,
-        "message": failure.message,
-        "hint": failure.hint,
-        "stage": lease.stage,
-        "attempt": lease.attempt,
-        "retryable": failure.may_retry,
-    }
-    if retry:
-        wait = backoff(lease.attempt, settings)
-        not_before = now + timedelta(seconds=wait)
-        _requeue(session, lease, now=now, not_before=not_before, error=error)
-        append_event(
-            session,
-            lease.job_id,
-            "stage.retry",
-            f"{lease.stage} failed ({failure.message}); trying again in {wait:.0f} s",
-            now=now,
-            level="warning",
-            data=error,
-        )
-        return True
-    _end(session, lease, StageStatus.FAILED, error=error, finished_at=now)
-    append_event(
-        session, lease.job_id, "stage.failed", failure.message, now=now, level="error", data=error
-    )
-    transition(
-        session,
-        Stage,
-        StageStatus.CANCELLED,
-        Stage.job_id == lease.job_id,
-        Stage.status == StageStatus.PENDING,
-    )
-    transition(
-        session,
-        Job,
-        JobStatus.FAILED,
-        Job.id == lease.job_id,
-        error=error,
-        result=result,
-        finished_at=now,
-    )
-    append_event(
-        session, lease.job_id, "job.failed", failure.message, now=now, level="error", data=error
-    )
-    return False
-
-
-def end_cancelled(session: Session, job_id: str, now: datetime) -> None:
-    """Make a job that no worker holds `cancelled`, with all that has not ended of it."""
-    transition(session, Job, JobStatus.CANCELLED, Job.id == job_id, finished_at=now)
-    transition(
-        session,
-        Stage,
-        StageStatus.CANCELLED,
-        Stage.job_id == job_id,
-        lease_token=None,
-        lease_expires_at=None,
-    )
-    append_event(session, job_id, "job.cancelled", "cancelled", now=now, level="warning")
-
-
-def backoff(attempt: int, settings: Settings) -> float:
-    """Seconds before the next attempt: doubled each time, capped, with 20% of jitter."""
-    wait = min(settings.retry_cap_seconds, settings.retry_base_seconds * 2.0 ** (attempt - 1))
-    return float(wait * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
-
-
 def _take(
     session: Session, stage_id: int, job_id: str, owner: str, settings: Settings, now: datetime
 ) -> Lease | None:
@@ -357,42 +168,11 @@ def _guarded(session: Session, lease: Lease, **values: Any) -> None:
     )
     result: Any = session.execute(statement)
     if not result.rowcount:
-        raise _lost(lease)
+        raise lost(lease)
 
 
-def _end(session: Session, lease: Lease, to: StageStatus, **values: Any) -> None:
-    moved = transition(
-        session,
-        Stage,
-        to,
-        Stage.id == lease.stage_id,
-        Stage.lease_token == lease.token,
-        lease_token=None,
-        lease_expires_at=None,
-        **values,
-    )
-    if not moved:
-        raise _lost(lease)
-
-
-def _requeue(
-    session: Session, lease: Lease, *, now: datetime, not_before: datetime | None, **values: Any
-) -> None:
-    _end(session, lease, StageStatus.QUEUED, not_before=not_before, queued_at=now, **values)
-    transition(session, Job, JobStatus.QUEUED, Job.id == lease.job_id)
-    enqueue_hint(session, lease.job_id, lease.stage, now, due=not_before)
-
-
-def _next_stage(session: Session, lease: Lease) -> Stage | None:
-    return session.scalars(
-        select(Stage)
-        .where(Stage.job_id == lease.job_id, Stage.status == StageStatus.PENDING)
-        .order_by(Stage.position)
-        .limit(1)
-    ).first()
-
-
-def _lost(lease: Lease) -> LeaseLost:
+def lost(lease: Lease) -> LeaseLost:
+    """The error of a worker that writes without owning the stage."""
     return LeaseLost(
         f"{lease.stage} of {lease.job_id} is no longer leased to {lease.owner}; its work is dropped"
     )

@@ -13,10 +13,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, selectinload
 
 from eagle3.config import STAGES
+from jobs.endings import end_cancelled
 from jobs.errors import IdempotencyMismatch, IllegalTransition, NotFound, QuotaExceeded
 from jobs.events import append_event, lock_job
 from jobs.ids import new_id
-from jobs.leases import end_cancelled
 from jobs.models import Alias, Draft, IdempotencyRecord, Job, JobEvent, Stage
 from jobs.outbox import enqueue_hint
 from jobs.settings import Settings

@@ -9,9 +9,10 @@ from sqlalchemy import exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from jobs.db import Database
+from jobs.endings import Failure, end_cancelled, fail
 from jobs.errors import FailureReason, LeaseLost
 from jobs.events import lock_job
-from jobs.leases import Failure, Lease, end_cancelled, fail
+from jobs.leases import Lease
 from jobs.models import Job, Outbox, OutboxKind, Stage
 from jobs.outbox import enqueue_hint, forget_sent
 from jobs.settings import Settings

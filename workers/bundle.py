@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.files import canonical_json, file_sha256
 from jobs.leases import Lease
-from jobs.store import ObjectStore, canonical_json, file_sha256
+from jobs.store import ObjectStore
 from workers.uploads import MANIFEST
 
 SINGLE_FILES = {

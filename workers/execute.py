@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from jobs.endings import Failure
 from jobs.errors import FailureReason, LeaseLost
-from jobs.leases import Event, Failure, Lease, report
+from jobs.leases import Event, Lease, report
 from workers.environment import child_environment
 from workers.keeper import Keeper
 from workers.progress import Reporter

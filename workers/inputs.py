@@ -16,7 +16,7 @@ from jobs.models import Stage
 from jobs.registry import Registry
 from jobs.settings import Settings
 from jobs.spec import check_allowed, s3_allowed
-from jobs.store import S3Store, s3_client
+from jobs.store_s3 import S3Store, s3_client
 from workers.runtime import Runtime
 from workers.uploads import download_checkpoint, download_logs, download_outputs
 

@@ -21,7 +21,8 @@ from jobs.models import Alias, Draft, Job, JobEvent, Outbox, OutboxKind, Stage
 from jobs.outbox import relay
 from jobs.registry import Point, Registry, flat
 from jobs.spec import JobSpec
-from jobs.store import DirectoryStore, ObjectStore
+from jobs.store import ObjectStore
+from jobs.store_directory import DirectoryStore
 
 log = logging.getLogger(__name__)
 

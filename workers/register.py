@@ -14,9 +14,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.drafts import add_draft
+from jobs.endings import Failure, finish
 from jobs.errors import FailureReason
 from jobs.ids import new_id
-from jobs.leases import Failure, Lease, finish
+from jobs.leases import Lease
 from jobs.models import Draft, Job, Stage
 from workers.bundle import Bundle, collect, job_facts, serving_flags, store_bundle
 from workers.execute import StageFailed, execute

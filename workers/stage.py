@@ -11,9 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import leases
+from jobs import endings, leases
+from jobs.endings import Failure
 from jobs.errors import FailureReason, Invalid, LeaseLost, NotFound, Unavailable, UpdraftError
-from jobs.leases import Failure, Lease
+from jobs.leases import Lease
 from jobs.models import Stage
 from jobs.states import StageStatus
 from workers.execute import StageFailed, StageStopped, execute
@@ -62,12 +63,12 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         return _work(rt, lease, keeper)
     except StageStopped as e:
         if e.cancelled:
-            return lambda s: leases.cancelled(s, lease, now=rt.clock())
+            return lambda s: endings.cancelled(s, lease, now=rt.clock())
         text = f"{lease.stage} was stopped with its worker and waits for another"
-        return lambda s: leases.release(s, lease, now=rt.clock(), message=text)
+        return lambda s: endings.release(s, lease, now=rt.clock(), message=text)
     except StageFailed as e:
         failure, result = e.failure, e.result
-        return lambda s: leases.fail(
+        return lambda s: endings.fail(
             s, lease, failure, settings=rt.settings, now=rt.clock(), result=result
         )
     except LeaseLost:
@@ -75,7 +76,7 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
     except Unavailable as e:
         wait = rt.settings.retry_base_seconds * 3
         text = f"{lease.stage} waits {wait:.0f} s: {e}"
-        return lambda s: leases.release(s, lease, now=rt.clock(), message=text, wait=wait)
+        return lambda s: endings.release(s, lease, now=rt.clock(), message=text, wait=wait)
     except (NotFound, Invalid) as e:
         return _failing(rt, lease, Failure(FailureReason.BAD_INPUT, str(e)))
     except Exception as e:  # a worker outlives any stage; the traceback is in its log
@@ -100,7 +101,7 @@ def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         text = f"{lease.stage} ended well without a result line"
         raise StageFailed(Failure(FailureReason.INTERNAL, text, "see the stage's log"))
     uri = upload_outputs(rt.store, run, lease.stage, result["digest"], keeper.check)
-    return lambda s: leases.finish(
+    return lambda s: endings.finish(
         s,
         lease,
         now=rt.clock(),
@@ -153,7 +154,7 @@ def _keep_logs(rt: Runtime, lease: Lease, run: Path) -> None:
 
 
 def _failing(rt: Runtime, lease: Lease, failure: Failure) -> Write:
-    return lambda s: leases.fail(s, lease, failure, settings=rt.settings, now=rt.clock())
+    return lambda s: endings.fail(s, lease, failure, settings=rt.settings, now=rt.clock())
 
 
 def _unexpected(error: Exception) -> Failure:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
+from jobs.files import canonical_json
 from jobs.leases import Lease
-from jobs.store import ObjectStore, canonical_json
+from jobs.store import ObjectStore
 
 MANIFEST = "manifest.json"
 

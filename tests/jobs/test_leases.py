@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import delete
 
-from jobs import leases, service
+from jobs import endings, leases, service
 from jobs.db import Database
+from jobs.endings import Failure
 from jobs.errors import FailureReason, LeaseLost
-from jobs.leases import Failure, Lease
+from jobs.leases import Lease
 from jobs.models import Job, Outbox, Stage
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -48,11 +49,11 @@ class World:
 
     def finish(self, lease: Lease) -> None:
         with self.db.write() as s:
-            leases.finish(s, lease, now=self.clock.now, summary={})
+            endings.finish(s, lease, now=self.clock.now, summary={})
 
     def fail(self, lease: Lease, failure: Failure = OOM) -> bool:
         with self.db.write() as s:
-            return leases.fail(s, lease, failure, settings=self.settings, now=self.clock.now)
+            return endings.fail(s, lease, failure, settings=self.settings, now=self.clock.now)
 
     def cancel(self, job_id: str) -> Job:
         with self.db.write() as s:
@@ -151,7 +152,7 @@ class TestEnds:
     def test_release_gives_the_attempt_back(self, world: World) -> None:
         job_id = world.submit()
         with world.db.write() as s:
-            leases.release(s, world.leased(), now=world.clock.now, message="stopped")
+            endings.release(s, world.leased(), now=world.clock.now, message="stopped")
         stage = world.stage(job_id)
         assert (stage.status, stage.attempt, stage.lease_token) == (StageStatus.QUEUED, 0, None)
         assert world.job(job_id).status == JobStatus.QUEUED
@@ -275,9 +276,9 @@ class TestCancel:
     @staticmethod
     def _release(world: World, lease: Lease) -> None:
         with world.db.write() as s:
-            leases.release(s, lease, now=world.clock.now, message="stopped")
+            endings.release(s, lease, now=world.clock.now, message="stopped")
 
     @staticmethod
     def _cancelled(world: World, lease: Lease) -> None:
         with world.db.write() as s:
-            leases.cancelled(s, lease, now=world.clock.now)
+            endings.cancelled(s, lease, now=world.clock.now)

@@ -13,7 +13,7 @@ import pytest
 from alembic import command
 from sqlalchemy import inspect, select, text
 
-from jobs import leases, service
+from jobs import endings, leases, service
 from jobs.db import Database, alembic_config, make_engine, migrate
 from jobs.models import JobEvent, OutboxKind
 from jobs.outbox import relay
@@ -151,7 +151,7 @@ def test_cancel_finish_and_sweep_at_once_leave_one_end(
 
     def finish() -> None:
         with db.write() as s:
-            leases.finish(s, lease, now=later, summary={})
+            endings.finish(s, lease, now=later, summary={})
 
     calls = [cancel, finish, lambda: sweep(db, settings, later)]
     gate = threading.Barrier(3)

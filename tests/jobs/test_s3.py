@@ -19,8 +19,10 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from jobs.errors import ChecksumMismatch, NotFound, StoreUnavailable
+from jobs.files import file_sha256
 from jobs.settings import Settings
-from jobs.store import ObjectStore, file_sha256, open_store, s3_client
+from jobs.store import ObjectStore, open_store
+from jobs.store_s3 import s3_client
 
 pytestmark = pytest.mark.e2e
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from jobs.errors import ChecksumMismatch, Invalid, NotFound, StoreUnavailable
+from jobs.files import file_sha256
 from jobs.settings import Settings
-from jobs.store import DirectoryStore, S3Store, file_sha256, open_store
+from jobs.store import open_store
+from jobs.store_directory import DirectoryStore
+from jobs.store_s3 import S3Store
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from jobs.events import append_event
 from jobs.ids import new_id, utcnow
 from jobs.models import Draft
 from jobs.registry import Point
-from jobs.store import DirectoryStore
+from jobs.store_directory import DirectoryStore
 from tests.workers.conftest import MakeRuntime, job_of, submit
 from workers.mirror import Mirror
 from workers.runtime import Runtime

@@ -33,8 +33,8 @@ ROOT = FAKE.parents[2]
 class Service:
     """Real processes on an embedded home."""
 
-    def __init__(self, home: Path) -> None:
-        command = [sys.executable, "-I", "-S", str(FAKE), "waits@train"]
+    def __init__(self, home: Path, mode: str = "waits@train") -> None:
+        command = [sys.executable, "-I", "-S", str(FAKE), mode]
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith("UPDRAFT_")},
             "UPDRAFT_HOME": str(home),
@@ -90,7 +90,7 @@ def running(tmp_path: Path) -> Iterator[Service]:
     found.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -119,7 +119,7 @@ def test_a_worker_told_to_go_saves_its_stage_and_gives_it_back(running: Service)
     job_id = running.submit()
     until(lambda: running.train(job_id).checkpoint is not None)
     worker.terminate()
-    assert worker.wait(timeout=30) == 0
+    assert worker.wait(timeout=90) == 0
     train = running.train(job_id)
     assert (train.status, train.attempt) == ("queued", 0)
     running.start(*WORKER)

@@ -11,13 +11,13 @@ from jobs import leases, service
 from jobs.ids import utcnow
 from jobs.models import Alias
 from jobs.states import JobStatus, StageStatus
-from jobs.store import DirectoryStore
+from jobs.store_directory import DirectoryStore
 from tests.workers.conftest import MakeRuntime, events_of, job_of, submit
 from workers.runtime import Runtime
 from workers.stage import drain, run_lease
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for another process or thread; fails rather than waits for ever."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -131,7 +131,7 @@ def test_a_stopping_worker_gives_its_stage_back(make_runtime: MakeRuntime) -> No
     thread = in_thread(rt)
     until(lambda: stage_of(rt, job_id, "train")["checkpoint"] is not None)
     rt.stop.set()
-    thread.join(10)
+    thread.join(60)
     train = stage_of(rt, job_id, "train")
     assert (train["status"], train["attempt"]) == (StageStatus.QUEUED, 0)
     assert job_of(rt, job_id).status == JobStatus.QUEUED
@@ -147,7 +147,7 @@ def test_another_machine_goes_on_from_the_stored_checkpoint(make_runtime: MakeRu
     thread = in_thread(first)
     until(lambda: stage_of(first, job_id, "train")["checkpoint"] is not None)
     first.stop.set()
-    thread.join(10)
+    thread.join(60)
     second = make_runtime("ok", machine="two", upload_checkpoints=True)
     drain(second)
     assert job_of(second, job_id).status == JobStatus.SUCCEEDED
@@ -163,7 +163,7 @@ def test_cancel_stops_the_child(make_runtime: MakeRuntime) -> None:
     until(lambda: stage_of(rt, job_id, "train")["checkpoint"] is not None)
     with rt.db.write() as session:
         assert service.request_cancel(session, job_id, now=utcnow()).status == JobStatus.CANCELLING
-    thread.join(10)
+    thread.join(60)
     job = job_of(rt, job_id)
     assert job.status == JobStatus.CANCELLED
     assert {s.status for s in job.stages} == {StageStatus.SUCCEEDED, StageStatus.CANCELLED}
@@ -177,7 +177,7 @@ def test_a_child_that_ignores_term_is_killed(make_runtime: MakeRuntime) -> None:
     until(lambda: "will not stop" in [e.message for e in events_of(rt, job_id)])
     with rt.db.write() as session:
         service.request_cancel(session, job_id, now=utcnow())
-    thread.join(10)
+    thread.join(60)
     assert job_of(rt, job_id).status == JobStatus.CANCELLED
 
 
@@ -200,7 +200,7 @@ def test_a_zombie_kills_its_child_and_writes_nothing(make_runtime: MakeRuntime) 
     with rt.db.write() as session:
         stage = next(s for s in service.get_job(session, job_id).stages if s.name == "train")
         stage.lease_token = "another worker's"
-    thread.join(10)
+    thread.join(60)
     train = stage_of(rt, job_id, "train")
     assert train["status"] == StageStatus.RUNNING
     assert train["attempt"] == 1

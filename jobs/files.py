@@ -1,0 +1,60 @@
+"""Files that are whole or not there, and the hashes they are held against."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobs.errors import ChecksumMismatch
+
+CHUNK = 1 << 20
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and a final newline; equal values give equal bytes."""
+    return (json.dumps(value, sort_keys=True, indent=1) + "\n").encode()
+
+
+def check_file(key: str, path: Path, sha256: str | None) -> None:
+    """Raise `ChecksumMismatch` unless the file has the expected hash; anything goes without one."""
+    if sha256 is not None and (found := file_sha256(path)) != sha256:
+        raise ChecksumMismatch(f"{key}: expected SHA-256 {sha256}, found {found}; fetch it again")
+
+
+def file_chunks(path: Path) -> Iterator[bytes]:
+    """A file, a mebibyte at a time."""
+    with path.open("rb") as f:
+        while chunk := f.read(CHUNK):
+            yield chunk
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """A new file in a folder, gone when the block ends unless it was moved."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=folder)
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def arriving(path: Path) -> Iterator[Path]:
+    """A temporary file that becomes `path` when the block ends well."""
+    with temporary(path.parent) as tmp:
+        yield tmp
+        tmp.replace(path)

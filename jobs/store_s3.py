@@ -1,0 +1,147 @@
+"""The object store as a bucket. boto3's errors are translated here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from jobs.errors import Invalid, NotFound, StoreUnavailable
+from jobs.files import CHUNK, arriving, check_file, file_sha256
+from jobs.settings import Settings
+
+MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+
+
+def s3_client(settings: Settings) -> Any:
+    """A boto3 client with path addressing and version 4 signatures."""
+    access, secret = settings.s3_access_key, settings.s3_secret_key
+    return boto3.client(
+        "s3",
+        endpoint_url=settings.s3_endpoint_url,
+        region_name=settings.s3_region,
+        aws_access_key_id=access.get_secret_value() if access else None,
+        aws_secret_access_key=secret.get_secret_value() if secret else None,
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": "path"},
+            retries={"max_attempts": 4, "mode": "standard"},
+            connect_timeout=5,
+            read_timeout=60,
+        ),
+    )
+
+
+class S3Store:
+    """Objects in one bucket, below a prefix."""
+
+    def __init__(self, client: Any, bucket: str, prefix: str = "") -> None:
+        self.client = client
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+
+    def uri(self, key: str) -> str:
+        return f"s3://{self.bucket}/{self.prefix}{key}"
+
+    def put_file(self, key: str, path: Path) -> str:
+        digest = file_sha256(path)
+        with _translated(key):
+            self.client.upload_file(
+                str(path), self.bucket, self._key(key), ExtraArgs={"Metadata": {"sha256": digest}}
+            )
+        return digest
+
+    def put_bytes(self, key: str, data: bytes, *, if_none_match: bool = False) -> bool:
+        extra = {"IfNoneMatch": "*"} if if_none_match else {}
+        with _translated(key):
+            try:
+                self.client.put_object(Bucket=self.bucket, Key=self._key(key), Body=data, **extra)
+            except ClientError as e:
+                if _code(e) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+                    return False
+                raise
+        return True
+
+    def get_file(self, key: str, path: Path, sha256: str | None = None) -> None:
+        with arriving(path) as tmp:
+            with _translated(key):
+                self.client.download_file(self.bucket, self._key(key), str(tmp))
+            check_file(key, tmp, sha256)
+
+    def get_bytes(self, key: str) -> bytes:
+        return b"".join(self.open(key))
+
+    def open(self, key: str) -> Iterator[bytes]:
+        with _translated(key):
+            body = self.client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"]
+        chunks: Iterator[bytes] = body.iterfile_chunks(CHUNK)
+        return chunks
+
+    def exists(self, key: str) -> bool:
+        try:
+            with _translated(key):
+                self.client.head_object(Bucket=self.bucket, Key=self._key(key))
+        except NotFound:
+            return False
+        return True
+
+    def list(self, prefix: str) -> list[str]:
+        pages = self.client.get_paginator("list_objects_v2")
+        with _translated(prefix):
+            found = [
+                item["Key"].removeprefix(self.prefix)
+                for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix))
+                for item in page.get("Contents", [])
+            ]
+        return sorted(found)
+
+    def delete(self, key: str) -> None:
+        with _translated(key):
+            self.client.delete_object(Bucket=self.bucket, Key=self._key(key))
+
+    def presign(self, key: str, seconds: int = 900) -> str | None:
+        name = key.rpartition("/")[2]
+        with _translated(key):
+            url: str = self.client.generate_presigned_url(
+                "get_object",
+                Params={
+                    "Bucket": self.bucket,
+                    "Key": self._key(key),
+                    "ResponseContentDisposition": f'attachment; filename="{name}"',
+                },
+                ExpiresIn=min(seconds, 900),
+            )
+        return url
+
+    def ping(self) -> None:
+        try:
+            with _translated(self.bucket):
+                self.client.head_bucket(Bucket=self.bucket)
+        except NotFound:
+            raise StoreUnavailable(f"bucket {self.bucket} does not exist; create it") from None
+
+    def _key(self, key: str) -> str:
+        if ".." in key.split("/") or key.startswith("/"):
+            raise Invalid(f"store key {key!r} leaves the store")
+        return self.prefix + key
+
+
+@contextmanager
+def _translated(key: str) -> Iterator[None]:
+    try:
+        yield
+    except ClientError as e:
+        if _code(e) in MISSING:
+            raise NotFound(f"the store has no {key}") from e
+        raise StoreUnavailable(f"{key}: the store answered {_code(e)}") from e
+    except (BotoCoreError, OSError) as e:
+        raise StoreUnavailable(f"{key}: the store does not answer ({type(e).__name__})") from e
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

@@ -1,7 +1,11 @@
 """Many sequences decoded together, for writing responses.
 
-Shapes: B sequences, P prompt rows, L rows, V vocabulary. Prompts are padded on the left, so that
-all sequences grow at the same row of the cache.
+Shapes: B sequences, P prompt rows, V vocabulary, M cache rows. All sequences grow at the same row
+of the cache, so shorter prompts are padded: after the S tokens with which all of them begin (a
+template's system prompt), which are read in once, and before the rest.
+
+    shared  shared  padding  own  own  | answers
+    shared  shared    own    own  own  | answers
 """
 
 from __future__ import annotations
@@ -57,12 +61,13 @@ def decode_batch(
     """
     longest = max(len(s.prompt) for s in sequences)
     capacity = longest + max(s.max_new_tokens for s in sequences)
-    cache = target.new_cache(capacity, len(sequences))
+    shared = shared_prefix([s.prompt for s in sequences])
     pad_B = torch.tensor([longest - len(s.prompt) for s in sequences], device=target.device)
-    visible_BM = torch.arange(capacity, device=target.device)[None] >= pad_B[:, None]
+    row_M = torch.arange(capacity, device=target.device)
+    visible_BM = (row_M < shared) | (row_M >= shared + pad_B[:, None])
     uniform_BM = _uniform(sequences, capacity - longest)
     live = list(sequences)
-    logits_BV = _prefill(target, live, cache, pad_B, visible_BM)
+    cache, logits_BV = _prefill(target, live, shared, pad_B, visible_BM)
     for step in range(capacity - longest):
         tokens = _choose(logits_BV, live, uniform_BM[:, step]).tolist()
         alive = [i for i, s in enumerate(live) if not s.done]
@@ -93,23 +98,30 @@ def stretch_rows(target: Target, batch: int, longest: int) -> int:
     return max(1, SCORES_BYTES // (4 * batch * target.config.num_attention_heads * longest))
 
 
+def shared_prefix(prompts: list[list[int]]) -> int:
+    """Tokens with which all prompts begin; each keeps at least one of its own."""
+    first, last = min(prompts), max(prompts)
+    most = min(len(p) for p in prompts) - 1
+    return next((i for i in range(most) if first[i] != last[i]), most)
+
+
 def _prefill(
-    target: Target,
-    sequences: list[Sequence],
-    cache: RollbackCache,
-    pad_B: Tensor,
-    visible_BM: Tensor,
-) -> Tensor:
-    """Read the prompts in, a stretch of rows at a time; returns the last row's logits [B, V]."""
+    target: Target, sequences: list[Sequence], shared: int, pad_B: Tensor, visible_BM: Tensor
+) -> tuple[RollbackCache, Tensor]:
+    """Read the prompts in; returns the cache and the last row's logits [B, V]."""
     batch, longest = len(sequences), max(len(s.prompt) for s in sequences)
-    ids_BP = torch.tensor(
-        [[0] * (longest - len(s.prompt)) + s.prompt for s in sequences], device=target.device
-    )
-    stretch = stretch_rows(target, batch, longest)
+    padded = [
+        s.prompt[:shared] + [0] * (longest - len(s.prompt)) + s.prompt[shared:] for s in sequences
+    ]
+    ids_BP = torch.tensor(padded, device=target.device)
+    cache = target.new_cache(visible_BM.shape[1], 1)
+    for start, end in _stretches(0, shared, stretch_rows(target, 1, longest)):
+        target.forward(ids_BP[:1, start:end], cache)
+        cache.advance(end - start)
+    cache.select(torch.zeros(batch, dtype=torch.int64, device=target.device))
     row_P = torch.arange(longest, device=target.device)
-    for start in range(0, longest, stretch):
-        rows = row_P[start : start + stretch]
-        end = start + len(rows)
+    for start, end in _stretches(shared, longest, stretch_rows(target, batch, longest)):
+        rows = row_P[start:end]
         seen = visible_BM[:, None, :end] & (row_P[:end] <= rows[:, None])
         # A padding row sees itself, for a softmax over nothing is not a number.
         mask = seen | (row_P[:end] == rows[:, None])
@@ -119,8 +131,12 @@ def _prefill(
             positions_BL=(rows[None] - pad_B[:, None]).clamp(min=0),
             mask=mask[:, None],
         )
-        cache.advance(len(rows))
-    return target.logits(hidden_BLH[:, -1])
+        cache.advance(end - start)
+    return cache, target.logits(hidden_BLH[:, -1])
+
+
+def _stretches(start: int, end: int, rows: int) -> list[tuple[int, int]]:
+    return [(i, min(i + rows, end)) for i in range(start, end, rows)]
 
 
 def _uniform(sequences: list[Sequence], steps: int) -> Tensor:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from eagle3.config import RunConfig, load_recipe
+from eagle3.config import RunConfig, Strict, load_recipe
 from eagle3.data.extract import extract
 from eagle3.data.prepare import prepare
 from eagle3.data.regenerate import regenerate
@@ -16,15 +17,23 @@ from eagle3.data.resolve import resolve
 from eagle3.run import Stage, current, run_stage
 from tests.tiny import Tiny, build_permutation_target, write_prompts
 
+torch.set_num_threads(1)  # tiny products: a second thread only waits
+
 DATA_STAGES = {
     stage.name: stage
     for stage in (
         Stage("resolve", (), lambda c: c.target, resolve, always=True),
-        Stage("prepare", ("resolve",), lambda c: c.prompts.model_dump(), prepare),
-        Stage("regenerate", ("resolve", "prepare"), lambda c: c.recipe.regenerate, regenerate),
-        Stage("extract", ("resolve", "regenerate"), lambda c: c.recipe.extract, extract),
+        Stage("prepare", ("resolve",), lambda c: key(c, c.prompts), prepare),
+        Stage(
+            "regenerate", ("resolve", "prepare"), lambda c: key(c, c.recipe.regenerate), regenerate
+        ),
+        Stage("extract", ("resolve", "regenerate"), lambda c: key(c, c.recipe.extract), extract),
     )
 }
+
+
+def key(config: RunConfig, section: Strict) -> list[Any]:
+    return [config.recipe.seed, section.model_dump(mode="json")]
 
 
 class Run:

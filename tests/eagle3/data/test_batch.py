@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from eagle3.data import batch
-from eagle3.data.batch import Sequence, decode_batch
+from eagle3.data.batch import Sequence, decode_batch, shared_prefix
 from eagle3.target import Target
 from tests.tiny import EOS, Tiny, build_permutation_target, build_random_target
 
@@ -56,6 +56,16 @@ def test_prompts_read_in_stretches_give_the_same(
     assert decode(random_target, greedy(6)) == whole
 
 
+def test_tokens_that_all_prompts_begin_with_are_read_once(random_target: Target):
+    head = [9, 33, 12, 50]
+    asked = [head + p for p in prompts()] + [[*head, 7]]
+    assert shared_prefix(asked) == 4
+    assert shared_prefix([[1, 2], [1, 2, 3]]) == 1
+    assert shared_prefix([[5]]) == 0
+    one_by_one = [decode(random_target, [Sequence(p, 8)])[0] for p in asked]
+    assert decode(random_target, [Sequence(p, 8) for p in asked]) == one_by_one
+
+
 def test_finished_sequences_leave_and_the_others_go_on(tmp_path: Path):
     tiny = build_permutation_target(tmp_path, ends=True)
     target = Target.load(tmp_path)
@@ -87,7 +97,7 @@ def test_sampling_depends_on_the_seed_and_not_on_the_batch(random_target: Target
 
 
 def test_sampling_follows_the_distribution(tmp_path: Path):
-    """At certainty c and temperature T the successor has probability e^(c/T) / (e^(c/T) + V - 1)."""
+    """At certainty c and temperature T the successor's logit is c / T, that of others 0."""
     tiny = build_permutation_target(tmp_path, certainty=8.0)
     target = Target.load(tmp_path)
     start = tiny.order[0]

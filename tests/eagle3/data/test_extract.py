@@ -1,0 +1,118 @@
+import shutil
+from collections import namedtuple
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from eagle3.data import extract as module
+from eagle3.data.features import CONVENTION, FeatureStore
+from eagle3.errors import BadInput, DiskFull, Stopped
+from tests.tiny import build_random_target
+
+SHARDS = {"extract": {"shard_tokens": 256}}
+
+
+@pytest.fixture
+def random_run(make_run, tmp_path):
+    run = make_run(target=build_random_target(tmp_path / "random"), **SHARDS)
+    run.run("resolve", "prepare", "regenerate")
+    return run
+
+
+def test_features_are_those_of_transformers(random_run, tmp_path):
+    summary = random_run.run("extract")
+    store = FeatureStore.open(random_run.out("extract"), verify=True)
+    assert store.index.capture_layers == (2, 4, 5)
+    assert store.index.convention == CONVENTION
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "random", attn_implementation="eager")
+    responses = {r["id"]: r for r in random_run.lines("regenerate", "responses.jsonl")}
+    seen = 0
+    for split in ("train", "heldout"):
+        for ref in store.samples(split):
+            sample, response = store.load(ref), responses.pop(ref.id)
+            assert sample.split == response["split"] == split
+            assert sample.input_ids.tolist() == response["ids"]
+            with torch.inference_mode():
+                out = stock(sample.input_ids[None], output_hidden_states=True)
+            states = out.hidden_states
+            expected = torch.cat([states[i][0] for i in (2, 4, 5)], -1)
+            torch.testing.assert_close(sample.features.float(), expected, rtol=1e-2, atol=1e-3)
+            torch.testing.assert_close(sample.hidden.float(), states[-1][0], rtol=1e-2, atol=1e-3)
+            [(start, end)] = sample.spans
+            rows = torch.arange(start - 1, end)
+            assert torch.equal(sample.argmax[rows], out.logits[0, rows].argmax(-1))
+            torch.testing.assert_close(sample.lse[rows], out.logits[0, rows].logsumexp(-1))
+            # The answer is greedy: each of its tokens is the argmax of the row before.
+            assert torch.equal(sample.argmax[start - 1 : end - 1], sample.input_ids[start:end])
+            assert (sample.argmax[: start - 1] == -1).all()
+            assert (sample.lse[: start - 1] == 0).all()
+            seen += len(sample.input_ids)
+    assert not responses
+    assert seen == summary["tokens"]
+    assert summary["bytes"] >= seen * (4 * 64 * 2 + 12)
+
+
+def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
+    random_run.run("extract")
+    store = FeatureStore.open(random_run.out("extract"))
+    [ref, *_] = store.samples("train")
+    whole = store.load(ref)
+    monkeypatch.setattr(module, "stretch_rows", lambda target, batch, longest: 5)
+    shutil.rmtree(random_run.out("extract"))
+    random_run.run("extract")
+    store = FeatureStore.open(random_run.out("extract"))
+    torch.testing.assert_close(store.load(ref).features, whole.features, rtol=1e-2, atol=1e-3)
+
+
+def test_a_stopped_run_keeps_its_shards(random_run, monkeypatch):
+    write_shard, written = module.write_shard, []
+
+    def stopping(target, part, folder, name, count):
+        written.append(name)
+        contexts[0].stop.set()
+        return write_shard(target, part, folder, name, count)
+
+    contexts = []
+    check = module.check_disk
+    original = module.Context.check_stop
+    monkeypatch.setattr(module, "write_shard", stopping)
+    monkeypatch.setattr(
+        module.Context,
+        "check_stop",
+        lambda self, saved="": (contexts.append(self), original(self, saved))[1],
+    )
+    with pytest.raises(Stopped):
+        random_run.run("extract")
+    assert written == ["shard-00000.safetensors"]
+    monkeypatch.setattr(
+        module, "write_shard", lambda *args: (written.append(args[3]), write_shard(*args))[1]
+    )
+    monkeypatch.setattr(module, "check_disk", check)
+    random_run.run("extract")
+    assert written == ["shard-00000.safetensors", "shard-00001.safetensors"]
+    FeatureStore.open(random_run.out("extract"), verify=True)
+
+
+def test_damage_is_found_on_opening(random_run):
+    random_run.run("extract")
+    folder = random_run.out("extract")
+    shard = folder / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    FeatureStore.open(folder)
+    with pytest.raises(BadInput, match="is not what was written"):
+        FeatureStore.open(folder, verify=True)
+    shard.unlink()
+    with pytest.raises(BadInput, match="is missing"):
+        FeatureStore.open(folder)
+    with pytest.raises(BadInput, match="holds no features"):
+        FeatureStore.open(folder.parent)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_work(random_run, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10**6))
+    with pytest.raises(DiskFull, match=r"features of [\d,]+ tokens take 0\.02 GB"):
+        random_run.run("extract")

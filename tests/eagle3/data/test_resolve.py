@@ -1,0 +1,336 @@
+"""What can be a target, and what is refused with which words. Targets are made by the test."""
+
+import json
+import shutil
+import struct
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, MambaConfig
+
+from eagle3.data import checks, gguf, probe, resolve
+from eagle3.data.checks import (
+    check_capture,
+    check_config,
+    check_files,
+    check_structure,
+    check_tokenizer,
+)
+from eagle3.data.weights import INDEX, read_checkpoint
+from eagle3.errors import BadInput, DiskFull, TargetUnavailable
+from eagle3.target import Target
+from tests.tiny import build_permutation_target
+
+VOCAB = 64
+
+
+@pytest.fixture
+def target(tmp_path: Path, tiny: Any) -> Path:
+    """A copy of the tiny target, to be spoilt."""
+    return Path(shutil.copytree(tiny.path, tmp_path / "target"))
+
+
+def edit(path: Path, **values: Any) -> None:
+    found = json.loads(path.read_text())
+    for key, value in values.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    path.write_text(json.dumps(found))
+
+
+def check(folder: Path) -> None:
+    """All that needs no weights in memory."""
+    config = check_config(folder)
+    check_structure(config, None)
+    check_files(folder, config)
+    check_tokenizer(folder, config.vocab_size)
+
+
+def refused(folder: Path, match: str) -> BadInput:
+    with pytest.raises(BadInput, match=match) as e:
+        check(folder)
+    return e.value
+
+
+class TestResolve:
+    def test_a_good_target_is_described(self, make_run, tiny):
+        run = make_run()
+        facts = run.run("resolve")
+        assert facts["capture_layers"] == [2, 4, 5]
+        assert facts["architecture"] == "LlamaForCausalLM"
+        assert (facts["num_layers"], facts["hidden_size"], facts["vocab_size"]) == (8, 64, VOCAB)
+        assert facts["dtype"] == "float32"
+        assert facts["resolved"] == f"file://{tiny.path}@sha256:{facts['weights_sha256'][:12]}"
+        local = json.loads((run.out("resolve") / "local.json").read_text())
+        assert local == {"path": str(tiny.path)}
+        assert json.loads((run.out("resolve") / "target.json").read_text()) == facts
+
+    def test_a_second_time_nothing_is_loaded(self, make_run, monkeypatch):
+        run = make_run()
+        first = run.run("resolve")
+        monkeypatch.setattr(resolve, "probe", lambda *_: pytest.fail("compared again"))
+        assert run.run("resolve") == first
+
+    def test_other_weights_are_another_target(self, make_run, tmp_path):
+        one, two = (build_permutation_target(tmp_path / str(i), seed=i).path for i in (1, 2))
+        hashes = [make_run(target=path).run("resolve") for path in (one, two)]
+        assert hashes[0]["weights_sha256"] != hashes[1]["weights_sha256"]
+        assert hashes[0]["tokenizer_sha256"] == hashes[1]["tokenizer_sha256"]
+        assert hashes[0]["template_sha256"] == hashes[1]["template_sha256"]
+
+    def test_a_directory_that_does_not_exist(self, make_run, tmp_path):
+        with pytest.raises(BadInput, match="does not exist"):
+            make_run(target=tmp_path / "none").run("resolve")
+
+    def test_a_worker_brings_s3_and_mlflow_targets(self, make_run, tiny):
+        with pytest.raises(BadInput, match="not on this machine") as e:
+            make_run(target="s3://bucket/target").run("resolve")
+        assert "file:///abs/dir" in e.value.hint
+        run = make_run(target="models:/name/3")
+        brought = run.config.model_copy(update={"target_dir": str(tiny.path)})
+        (run.path / "config.json").write_text(brought.model_dump_json())
+        assert run.run("resolve")["resolved"].startswith("models:/name/3@sha256:")
+
+    def test_a_missing_prompt_file_is_found_here_already(self, make_run, tmp_path):
+        with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
+            make_run(source=tmp_path / "none.jsonl").run("resolve")
+
+    def test_a_disk_too_small_for_the_plan(self, make_run, monkeypatch):
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(resolve.shutil, "disk_usage", lambda path: usage(1, 1, 1000))
+        with pytest.raises(DiskFull, match=r"needs up to .* GB") as e:
+            make_run().run("resolve")
+        assert "prompts.limit" in e.value.hint
+
+    def test_answers_as_long_as_the_context(self, make_run):
+        with pytest.raises(BadInput, match=r"regenerate\.max_new_tokens 256 leaves no room"):
+            make_run(regenerate={"max_new_tokens": 256}).run("resolve")
+
+
+class TestConfig:
+    def test_no_model_directory(self, tmp_path):
+        refused(tmp_path, r"has no config\.json")
+
+    def test_config_that_is_not_json(self, target):
+        (target / "config.json").write_text("[")
+        refused(target, "not a JSON object")
+
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+    def test_remote_code(self, target, name):
+        edit(target / name, auto_map={"AutoModelForCausalLM": "evil.Model"})
+        refused(target, rf"{name} asks to run code that comes with the model \(auto_map\)")
+
+    def test_encoder_decoder(self, target):
+        edit(target / "config.json", is_encoder_decoder=True)
+        refused(target, "encoder-decoder")
+
+    def test_not_a_causal_model(self, target):
+        edit(target / "config.json", architectures=["LlamaForSequenceClassification"])
+        refused(target, "LlamaForSequenceClassification is not a causal language model")
+        edit(target / "config.json", architectures=["ViTModel"], model_type="vit")
+        refused(target, "ViTModel is not a causal language model")
+
+    def test_unknown_architecture(self, target):
+        edit(target / "config.json", model_type="never-heard-of")
+        refused(target, r"transformers cannot read the target's config\.json")
+
+    def test_quantised(self, target):
+        edit(target / "config.json", quantization_config={"quant_method": "gptq"})
+        refused(target, "quantised")
+
+
+class TestStructure:
+    def test_fewer_than_seven_layers(self, tmp_path):
+        path = build_permutation_target(tmp_path, layers=6).path
+        error = refused(path, "the target has 6 layers; .* needs at least 7")
+        assert "capture_layers" in error.hint
+        assert check_structure(check_config(path), (1, 3, 5)) == (1, 3, 5)
+
+    def test_captured_layers_must_be_three_of_the_target(self):
+        assert check_capture(30, None) == (2, 15, 27)
+        for wrong in ((2, 2, 5), (5, 4, 3), (1, 2, 8)):
+            with pytest.raises(BadInput, match="three different layers"):
+                check_capture(8, wrong)
+
+    def test_layers_in_another_place(self, target):
+        edit(target / "config.json", model_type="gpt2", architectures=["GPT2LMHeadModel"])
+        refused(target, "GPT2LMHeadModel has no decoder layers where this engine looks")
+
+    def test_recurrent_state(self):
+        with pytest.raises(BadInput, match="MambaForCausalLM keeps a recurrent state"):
+            check_structure(MambaConfig(num_hidden_layers=8, hidden_size=32), None)
+
+    def test_sliding_window(self, target):
+        edit(
+            target / "config.json",
+            model_type="mistral",
+            architectures=["MistralForCausalLM"],
+            sliding_window=128,
+        )
+        refused(target, "sliding window of 128 tokens in a context of 256")
+        edit(target / "config.json", sliding_window=256)
+        check_structure(check_config(target), None)
+
+
+class TestWeights:
+    def test_pickles_only(self, target):
+        (target / "model.safetensors").rename(target / "pytorch_model.bin")
+        refused(target, "weights are pickles")
+
+    def test_no_weights(self, target):
+        (target / "model.safetensors").unlink()
+        refused(target, "holds no weights")
+
+    @pytest.mark.parametrize("keep", [0.9, 0.0001, 0])
+    def test_truncated(self, target, keep):
+        path = target / "model.safetensors"
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * keep)])
+        refused(target, r"model\.safetensors is (cut short|not a whole safetensors file)")
+
+    def test_damaged_header(self, target):
+        path = target / "model.safetensors"
+        path.write_bytes(struct.pack("<Q", 20) + b"x" * 400)
+        refused(target, r"the header of model\.safetensors is damaged")
+
+    def test_longer_than_it_says(self, target):
+        with (target / "model.safetensors").open("ab") as f:
+            f.write(b"more")
+        refused(target, "longer than it should be")
+
+    def test_index_and_files_must_agree(self, target):
+        weights = load_file(target / "model.safetensors")
+        (target / "model.safetensors").unlink()
+        names = sorted(weights)
+        save_file({k: weights[k] for k in names[:9]}, target / "a.safetensors")
+        save_file({k: weights[k] for k in names[9:]}, target / "b.safetensors")
+        where = {k: "a.safetensors" if k in names[:9] else "b.safetensors" for k in names}
+        (target / INDEX).write_text(json.dumps({"weight_map": where}))
+        assert set(read_checkpoint(target).tensors) == set(names)
+        wrong = {**where, names[0]: "b.safetensors"}
+        (target / INDEX).write_text(json.dumps({"weight_map": wrong}))
+        refused(target, "says that b.safetensors holds")
+        (target / INDEX).write_text(json.dumps({"weight_map": {"x": "../c.safetensors"}}))
+        refused(target, "which is not there")
+        (target / INDEX).write_text("{}")
+        refused(target, "is damaged")
+
+    def test_weights_of_another_model(self, target):
+        edit(target / "config.json", vocab_size=80)
+        refused(target, "the weights and the config are of different models")
+
+
+class TestTokenizer:
+    def test_larger_than_the_embedding(self, target):
+        edit(target / "config.json", vocab_size=60)
+        with pytest.raises(BadInput, match="token ids up to 63, the embedding 60 rows"):
+            check_tokenizer(target, 60)
+
+    def test_no_chat_template(self, target):
+        (target / "chat_template.jinja").unlink()
+        refused(target, "no chat template")
+
+    def test_a_chat_template_that_does_not_work(self, target):
+        (target / "chat_template.jinja").write_text("{% for m in %}")
+        refused(target, "chat template does not work")
+
+    def test_no_tokenizer(self, target):
+        for path in target.glob("tokenizer*"):
+            path.unlink()
+        refused(target, "tokenizer")
+
+
+class TestProbe:
+    def test_an_engine_that_differs_is_found(self, tiny, monkeypatch):
+        forward = Target.forward
+
+        def wrong(self, *args, **kwargs):
+            hidden, features = forward(self, *args, **kwargs)
+            return hidden * 1.01, features
+
+        monkeypatch.setattr(Target, "forward", wrong)
+        with pytest.raises(BadInput, match="cannot run LlamaForCausalLM exactly: its hidden state"):
+            probe.probe(tiny.path, (2, 4, 5))
+
+    def test_logits_that_are_scaled_are_found(self, target, monkeypatch):
+        monkeypatch.setattr(
+            Target, "logits", lambda self, hidden: hidden @ self.head_weight().T * 2
+        )
+        with pytest.raises(BadInput, match="its logits differs from that of transformers"):
+            probe.probe(target, (2, 4, 5))
+
+    def test_a_missing_tensor_is_not_made_up(self, target):
+        weights = load_file(target / "model.safetensors")
+        del weights["model.layers.3.mlp.up_proj.weight"]
+        save_file(weights, target / "model.safetensors", {"format": "pt"})
+        with pytest.raises(BadInput, match=r"missing keys model\.layers\.3\.mlp\.up_proj\.weight"):
+            probe.probe(target, (2, 4, 5))
+
+
+class TestGguf:
+    def test_missing_and_foreign_files(self, tmp_path):
+        with pytest.raises(BadInput, match="does not exist"):
+            gguf.from_gguf(tmp_path / "x.gguf", print)
+        (tmp_path / "x.gguf").write_bytes(b"nope, not one")
+        with pytest.raises(BadInput, match="is not a GGUF file"):
+            gguf.from_gguf(tmp_path / "x.gguf", print)
+
+    def test_converted_once_and_whole_or_not_at_all(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("UPDRAFT_CACHE", str(tmp_path / "cache"))
+        file = tmp_path / "x.gguf"
+        file.write_bytes(b"GGUF and so on")
+
+        def half(path: Path, folder: Path) -> None:
+            (folder / "config.json").write_text("{")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(gguf, "convert", half)
+        with pytest.raises(KeyboardInterrupt):
+            gguf.from_gguf(file, lambda text: None)
+        assert not list((tmp_path / "cache" / "targets").iterdir())
+        monkeypatch.setattr(gguf, "convert", lambda p, folder: (folder / "done").write_text("1"))
+        said: list[str] = []
+        folder, digest = gguf.from_gguf(file, said.append)
+        assert (folder / "done").is_file()
+        assert len(digest) == 64
+        assert gguf.from_gguf(file, said.append) == (folder, digest)
+        assert len(said) == 1
+
+    def test_demo_whose_package_cannot_be_had(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("UPDRAFT_CACHE", str(tmp_path))
+        monkeypatch.setattr(gguf, "_installed", lambda: None)
+        failed = namedtuple("done", "returncode stderr")
+        monkeypatch.setattr(
+            gguf.subprocess,
+            "run",
+            lambda *_, **__: failed(1, "ERROR: no route to https://me:secret@host/simple"),
+        )
+        with pytest.raises(TargetUnavailable, match="no route to https://host/simple") as e:
+            gguf.demo(lambda text: None)
+        assert "secret" not in str(e.value)
+
+
+def test_hashes_do_not_depend_on_the_library_version(target):
+    def config_hash() -> str:
+        config = check_config(target)
+        tokenizer = check_tokenizer(target, VOCAB)
+        found: str = checks.describe(target, config, tokenizer, (2, 4, 5))["config_sha256"]
+        return found
+
+    before = config_hash()
+    edit(target / "config.json", transformers_version="9.9.9")
+    assert config_hash() == before
+
+
+def test_every_refusal_leaves_the_model_unloaded(target, monkeypatch):
+    def loaded(*_: Any, **__: Any) -> None:
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", loaded)
+    edit(target / "config.json", num_hidden_layers=3)
+    refused(target, "has 3 layers")

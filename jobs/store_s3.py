@@ -79,7 +79,7 @@ class S3Store:
     def open(self, key: str) -> Iterator[bytes]:
         with _translated(key):
             body = self.client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"]
-        chunks: Iterator[bytes] = body.iterfile_chunks(CHUNK)
+        chunks: Iterator[bytes] = body.iter_chunks(CHUNK)
         return chunks
 
     def exists(self, key: str) -> bool:

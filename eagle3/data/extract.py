@@ -40,9 +40,6 @@ def extract(ctx: Context) -> None:
     responses = read_records(ctx.inputs["regenerate"] / "responses.jsonl", Response)
     target = open_target(ctx)
     total = sum(len(r.ids) for r in responses)
-    journal = Journal(ctx.out / "work" / "shards.jsonl", Shard)
-    done = {s.file: s for s in journal.records if _intact(ctx.out / s.file, s)}
-    check_disk(ctx.out, total - sum(s.tokens for s in done.values()), target.hidden_size)
     shards, tokens, started = [], 0, time.monotonic()
 
     def count(new_tokens: int) -> None:
@@ -50,9 +47,12 @@ def extract(ctx: Context) -> None:
         tokens += new_tokens
         ctx.progress.progress(tokens, total, "token")
 
-    count(sum(s.tokens for s in done.values()))
-    kept = tokens
+    journal = Journal(ctx.out / "work" / "shards.jsonl", Shard)
     try:
+        done = {s.file: s for s in journal.records if _intact(ctx.out / s.file, s)}
+        count(sum(s.tokens for s in done.values()))
+        kept = tokens
+        check_disk(ctx.out, total - kept, target.hidden_size)
         for i, part in enumerate(packed(responses, ctx.config.recipe.extract.shard_tokens)):
             name = f"shard-{i:05d}.safetensors"
             if name not in done:

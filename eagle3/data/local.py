@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.data.records import read_json
+from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput
 from eagle3.run import Context
 from eagle3.target import Target, load_tokenizer
@@ -36,7 +37,11 @@ def open_tokenizer(ctx: Context) -> PreTrainedTokenizerBase:
 def open_target(ctx: Context) -> Target:
     """The target in float32, on a GPU where there is one, with the captured layers of `resolve`."""
     low, middle, high = target_facts(ctx)["capture_layers"]
-    return Target.load(target_dir(ctx), device=default_device(), capture_layers=(low, middle, high))
+    target = Target.load(
+        target_dir(ctx), device=default_device(), capture_layers=(low, middle, high)
+    )
+    speed_up(target.model)
+    return target
 
 
 def default_device() -> str:

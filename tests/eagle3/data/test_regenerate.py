@@ -130,16 +130,17 @@ def test_later_turns_keep_the_ids_of_earlier_answers(make_run, tmp_path, tiny):
         assert response["ids"][response["spans"][0][1]] == EOS
 
 
-def test_a_conversation_ends_when_the_next_turn_does_not_fit(make_run, tmp_path, tiny):
-    many = [{"role": "user", "content": f"t{tiny.order[3]}"}] * 25
+def test_a_conversation_ends_when_the_next_turn_does_not_fit(make_run, tmp_path):
+    tiny = build_permutation_target(tmp_path / "narrow", context=100)
+    many = [{"role": "user", "content": f"t{tiny.order[3]}"}] * 8
     lines = [{"messages": [{"role": "user", "content": f"t{t}"}, *many]} for t in tiny.order[:12]]
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = make_run(source=path)
+    run = make_run(target=tiny.path, source=path)
     run.run("resolve", "prepare", "regenerate")
     for response in run.lines("regenerate", "responses.jsonl"):
-        assert len(response["ids"]) <= 256
-        assert 10 < len(response["spans"]) < 26
+        assert len(response["ids"]) <= 100
+        assert len(response["spans"]) == 7
     assert "did not fit the context" in run.logged("regenerate", "log")[-1]["message"]
 
 

@@ -1,4 +1,4 @@
-"""What a run will cost before it runs: tokens, disk, memory and arithmetic. Torch-free.
+"""What a run will cost before it runs, and how its draft will be served. Torch-free.
 
 Counts follow from the sizes of the target and the recipe; times follow from a measured or assumed
 rate and are given as such.
@@ -6,10 +6,12 @@ rate and are given as such.
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from eagle3.config import Recipe
+from eagle3.config import BenchmarkConfig, Recipe, TargetRef
 
 TYPICAL_PROMPT_TOKENS = 64
 """Assumed length of a rendered prompt before any has been read."""
@@ -92,3 +94,33 @@ def estimate(
         extract_flop=2.0 * size.parameters * tokens,
         train_flop=6.0 * draft * train_responses * t.epochs * t.ttt_steps,
     )
+
+
+def serving(target: TargetRef, resolved: str, bench: BenchmarkConfig) -> dict[str, Any]:
+    """Ready flags and command lines for vLLM and SGLang, with the settings that were measured.
+
+    Both load the draft from a local directory, `./draft`. Only a hub model has a name that they
+    know; any other target is served from its files, `TARGET_DIR`.
+
+    Args:
+        resolved: what the reference was pinned to; of a hub model `org/name@commit`.
+    """
+    nodes = bench.total_tokens or bench.depth
+    speculative = {"method": "eagle3", "model": "./draft", "num_speculative_tokens": bench.depth}
+    vllm = ["--speculative-config", json.dumps(speculative)]
+    sglang = [
+        "--speculative-algorithm", "EAGLE3",
+        "--speculative-draft-model-path", "./draft",
+        "--speculative-num-steps", str(bench.depth),
+        "--speculative-eagle-topk", str(bench.top_k),
+        "--speculative-num-draft-tokens", str(nodes + 1),
+    ]  # fmt: skip
+    name = target.location if target.kind == "hub" else "TARGET_DIR"
+    pinned = ["--revision", resolved.rpartition("@")[2]] if target.kind == "hub" else []
+    launch = ["python", "-m", "sglang.launch_server", "--model-path", name]
+    return {
+        "target": resolved,
+        "num_speculative_tokens": bench.depth,
+        "vllm": {"args": vllm, "command": shlex.join(["vllm", "serve", name, *pinned, *vllm])},
+        "sglang": {"args": sglang, "command": shlex.join([*launch, *pinned, *sglang])},
+    }

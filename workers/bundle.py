@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,30 +66,6 @@ def store_bundle(
     store.put_bytes(f"{prefix}/{MANIFEST}", manifest, if_none_match=True)
     keys = {name: f"{prefix}/{name}" for name in (*names, MANIFEST)}
     return Bundle(prefix, digest, keys)
-
-
-def serving_flags(target: str, depth: int, top_k: int, nodes: int) -> dict[str, Any]:
-    """Ready command lines for vLLM and SGLang. Both load the draft from a local directory."""
-    speculative = {"method": "eagle3", "model": "./draft", "num_speculative_tokens": depth}
-    sglang = [
-        "--speculative-algorithm", "EAGLE3",
-        "--speculative-draft-model-path", "./draft",
-        "--speculative-num-steps", str(depth),
-        "--speculative-eagle-topk", str(top_k),
-        "--speculative-num-draft-tokens", str(nodes + 1),
-    ]  # fmt: skip
-    return {
-        "target": target,
-        "num_speculative_tokens": depth,
-        "vllm": {
-            "args": ["--speculative-config", json.dumps(speculative)],
-            "command": f"vllm serve {target} --speculative-config '{json.dumps(speculative)}'",
-        },
-        "sglang": {
-            "args": sglang,
-            "command": f"python -m sglang.launch_server --model-path {target} {' '.join(sglang)}",
-        },
-    }
 
 
 def _output(run: Path, stage: str) -> Path:

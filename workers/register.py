@@ -13,13 +13,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from eagle3.config import TargetRef
+from eagle3.plan import serving
 from jobs.drafts import add_draft
 from jobs.endings import Failure, finish
 from jobs.errors import FailureReason
 from jobs.ids import new_id
 from jobs.leases import Lease
 from jobs.models import Draft, Job, Stage
-from workers.bundle import Bundle, collect, job_facts, serving_flags, store_bundle
+from workers.bundle import Bundle, collect, job_facts, store_bundle
 from workers.execute import StageFailed, execute
 from workers.gates import is_lossless, judge_gates
 from workers.keeper import Keeper
@@ -39,10 +41,10 @@ def register(
     execute(rt, lease, keeper, run, "report")
     summaries = {s.name: s.summary or {} for s in earlier}
     gates = judge_gates(lease.spec.gates, summaries)
-    bench = lease.spec.resolved_recipe().benchmark
     resolved = str(summaries["resolve"]["resolved"])
-    nodes = bench.total_tokens or bench.depth
-    collect(run, run / "bundle", serving_flags(resolved, bench.depth, bench.top_k, nodes))
+    target = TargetRef.parse(lease.spec.target)
+    flags = serving(target, resolved, lease.spec.resolved_recipe().benchmark)
+    collect(run, run / "bundle", flags)
     bundle = store_bundle(rt.store, run / "bundle", job_facts(lease, summaries), keeper.check)
     metrics = draft_metrics(summaries)
     result: dict[str, Any] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from api.client import Client
 from api.embedded import Service, running_instance
 from api.programs import local_url, programs
 from api.schemas import JobView
-from eagle3.config import TargetRef, recipe_names
+from eagle3.config import recipe_names
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 
@@ -134,11 +133,8 @@ def _report(client: Client, job: JobView, home: Path, as_json: bool) -> None:
 
 def _serve_command(client: Client, job: JobView) -> str:
     """vLLM's command line, to be run in the pulled draft's directory."""
-    serving = json.loads(client.artifact(job.id, "serving.json"))
-    target = TargetRef.parse(job.target)
-    # Only a hub model has a name that vLLM knows; any other target is served from its files.
-    served = target.location if target.kind == "hub" else "TARGET_DIR"
-    return shlex.join(["vllm", "serve", served, *serving["vllm"]["args"]])
+    command: str = json.loads(client.artifact(job.id, "serving.json"))["vllm"]["command"]
+    return command
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3.config import RunConfig
+from eagle3.plan import serving
 from eagle3.report.facts import Facts
 from eagle3.report.plots import write_plots
 from eagle3.run import write_json
@@ -58,17 +59,6 @@ def write_report(run: Path, config: RunConfig) -> Path:
     return folder
 
 
-def serve_commands(target: str, depth: int) -> str:
-    """How to serve the draft; `./draft` is the exported folder, `TARGET` the target's own files."""
-    return (
-        f"vllm serve {target} --speculative-config "
-        f'\'{{"method":"eagle3","model":"./draft","num_speculative_tokens":{depth}}}\'\n\n'
-        f"python -m sglang.launch_server --model-path {target} --speculative-algorithm EAGLE3 \\\n"
-        f"  --speculative-draft-model-path ./draft --speculative-num-steps {depth} \\\n"
-        f"  --speculative-eagle-topk 1 --speculative-num-draft-tokens {depth + 1}"
-    )
-
-
 def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
     blocks: list[Block] = [Text(_verdict(facts)), *_result(facts)]
     if "speedup.svg" in pictures:
@@ -78,10 +68,11 @@ def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
     if "loss.svg" in pictures:
         blocks.append(Picture("loss", "Training loss, and acceptance length on held-out answers."))
     blocks += _time(facts)
-    depth = facts.config.recipe.benchmark.depth
-    served = facts.config.target if facts.config.target_ref.kind == "hub" else "TARGET_DIR"
-    blocks += [Heading("Serve it"), Code(serve_commands(served, depth))]
-    return blocks
+    config = facts.config
+    resolved = facts.target.get("resolved", config.target)
+    flags = serving(config.target_ref, resolved, config.recipe.benchmark)
+    commands = "\n\n".join(flags[engine]["command"] for engine in ("vllm", "sglang"))
+    return [*blocks, Heading("Serve it"), Code(commands)]
 
 
 def _verdict(facts: Facts) -> str:

@@ -81,7 +81,7 @@ def test_report_has_the_figures_the_pictures_and_the_command(tmp_path: Path) -> 
     assert "is the target's own, token for token: 1024 tokens of 16 held-out prompts" in text
     assert "Decoding with the draft is faster: 1.25x (95% interval 1.10 to 1.40)" in text
     assert "| tau at which this machine breaks even | 1.40 |" in text
-    assert '"method":"eagle3"' in text
+    assert '"method": "eagle3"' in text
     page = (folder / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 2
     assert 'src="http' not in page

@@ -36,19 +36,23 @@ class Batch:
         return [sum(self.lengths[:i]) for i in range(len(self.lengths))]
 
 
-def pack(samples: Sequence[Sample], steps: int, dtype: torch.dtype = torch.float32) -> Batch:
+def pack(
+    samples: Sequence[Sample],
+    steps: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Batch:
     """Pack samples for `steps` draft steps."""
     lengths = tuple(len(s.input_ids) for s in samples)
+    masks = [supervised_rows(s.spans, len(s.input_ids), steps) for s in samples]
     return Batch(
-        ids_T=torch.cat([s.input_ids for s in samples]),
-        features_T3H=torch.cat([s.features for s in samples]).to(dtype),
-        hidden_TH=torch.cat([s.hidden for s in samples]).to(dtype),
-        argmax_T=torch.cat([s.argmax for s in samples]),
-        positions_T=torch.cat([torch.arange(n) for n in lengths]),
+        ids_T=torch.cat([s.input_ids for s in samples]).to(device),
+        features_T3H=torch.cat([s.features for s in samples]).to(device, dtype),
+        hidden_TH=torch.cat([s.hidden for s in samples]).to(device, dtype),
+        argmax_T=torch.cat([s.argmax for s in samples]).to(device),
+        positions_T=torch.cat([torch.arange(n) for n in lengths]).to(device),
         lengths=lengths,
-        supervised_ST=torch.cat(
-            [supervised_rows(s.spans, len(s.input_ids), steps) for s in samples], dim=1
-        ),
+        supervised_ST=torch.cat(masks, dim=1).to(device),
     )
 
 

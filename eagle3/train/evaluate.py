@@ -53,7 +53,7 @@ def chain_acceptance(draft: Draft, samples: Iterable[Sample], depth: int) -> Acc
     """Draft greedy chains from every row of held-out answers and walk along each answer."""
     total = Acceptance(depth)
     for sample in samples:
-        batch = pack([sample], depth, draft.fc.weight.dtype)
+        batch = pack([sample], depth, draft.fc.weight.dtype, draft.fc.weight.device)
         rows_R = batch.supervised_ST[0].nonzero()[:, 0]
         if len(rows_R) == 0:
             continue
@@ -70,10 +70,10 @@ def coverage(samples: Iterable[Sample], draft: Draft, head_VH: Tensor, cap: floa
     mass, rows = 0.0, 0
     for sample in samples:
         at = (sample.argmax >= 0).nonzero()[:, 0]
-        logits = sample.hidden[at].to(head_DH.dtype) @ head_DH.T
+        logits = sample.hidden[at].to(head_DH) @ head_DH.T
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
-        mass += float((logits.logsumexp(-1) - sample.lse[at]).exp().clamp(max=1).sum())
+        mass += float((logits.logsumexp(-1) - sample.lse[at].to(logits)).exp().clamp(max=1).sum())
         rows += len(at)
     return mass / max(1, rows)
 
@@ -89,8 +89,8 @@ def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int
 
     outs = list(unroll(draft, batch, rows_R, depth, own))
     own(depth, outs[-1])
-    agree = torch.ones(len(rows_R), dtype=torch.int64)
-    count = torch.zeros(len(rows_R), dtype=torch.int64)
+    agree = torch.ones_like(rows_R)
+    count = torch.zeros_like(rows_R)
     for k, choice_R in enumerate(choices):
         data_R = batch.ids_T[(rows_R + 2 + k).clamp(max=last)]
         agree = agree * ((choice_R == data_R) & batch.supervised_ST[k][rows_R])

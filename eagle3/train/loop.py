@@ -14,6 +14,7 @@ import torch
 from eagle3 import vocab
 from eagle3.config import TrainConfig
 from eagle3.data.features import FeatureStore, Sample, SampleRef
+from eagle3.data.local import default_device, target_dir
 from eagle3.draft import Draft, DraftConfig
 from eagle3.errors import BadInput
 from eagle3.export import official
@@ -45,8 +46,11 @@ class Trainer:
         self.work = ctx.out / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.store = FeatureStore.open(ctx.inputs["extract"])
-        local = json.loads((ctx.inputs["resolve"] / "local.json").read_text())
-        target = Target.load(local["path"], capture_layers=self.store.index.capture_layers)
+        target = Target.load(
+            target_dir(ctx),
+            device=default_device(),
+            capture_layers=self.store.index.capture_layers,
+        )
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = getattr(target.config, "final_logit_softcapping", None)
@@ -111,7 +115,7 @@ class Trainer:
             self.config.draft_vocab_size,
             self.config.intermediate_size,
         )
-        draft = Draft(config, target.embed.weight.detach())
+        draft = Draft(config, target.embed.weight.detach()).to(target.device)
         counts = torch.zeros(target.vocab_size, dtype=torch.int64)
         for ref in self.refs:
             ids = self.store.load(ref).input_ids
@@ -136,7 +140,7 @@ class Trainer:
     def _load(self, refs: list[SampleRef]) -> Batch:
         limit = self.config.max_length
         samples = [_cut(self.store.load(ref), limit) for ref in refs]
-        return pack(samples, self.config.ttt_steps)
+        return pack(samples, self.config.ttt_steps, device=self.head_VH.device)
 
     def _step(self, batch: Batch, index: int) -> Objective:
         for group in self.optimizer.param_groups:

@@ -52,7 +52,7 @@ def objective(draft: Draft, teacher: Teacher, batch: Batch, decay: float) -> Obj
         raise ValueError("a batch holds no row where drafting can start: every answer is too short")
     last = len(batch.ids_T) - 1
     draft_id_V = torch.cumsum(draft.t2d, 0) - 1
-    label_at = torch.zeros(last + 1, dtype=torch.bool)
+    label_at = torch.zeros(last + 1, dtype=torch.bool, device=batch.ids_T.device)
     kept: list[Tensor] = []
     outside: list[int] = []
     for k in range(steps):
@@ -66,7 +66,7 @@ def objective(draft: Draft, teacher: Teacher, batch: Batch, decay: float) -> Obj
         label_PD = target_distribution(batch.hidden_TH[label_at], teacher.head_DH, teacher.softcap)
     label_index_T = torch.cumsum(label_at, 0) - 1
 
-    total = torch.zeros((), dtype=label_PD.dtype)
+    total = label_PD.new_zeros(())
     result = Objective(total, [], [], [], outside)
     for k, out_RH in enumerate(unroll(draft, batch, rows_R, steps)):
         rows_k = kept[k]

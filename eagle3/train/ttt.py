@@ -36,11 +36,12 @@ def unroll(
             (teacher forcing). Drafting passes the draft's own choices.
     """
     last = len(batch.ids_T) - 1
+    device = batch.ids_T.device
     token_after = lambda k: batch.ids_T[(rows_R + 1 + k).clamp(max=last)]  # noqa: E731
     position_R = batch.positions_T[rows_R]
 
     fused_TH = draft.fuse(batch.features_T3H)
-    shifted_T = batch.ids_T[torch.arange(1, last + 2).clamp(max=last)]
+    shifted_T = batch.ids_T[torch.arange(1, last + 2, device=device).clamp(max=last)]
     mixed_T = draft.midlayer.mix(draft.embed(shifted_T), fused_TH)
     key0_TND, value0_TND = draft.key_value(mixed_T, batch.positions_T)
     near: list[tuple[Tensor, Tensor]] = []
@@ -77,7 +78,8 @@ def _attend(
     query_RNGD = (query_RQD * scaling).view(r_total, n, -1, d)
     near_scores = [(query_RNGD * k_RND.unsqueeze(2)).sum(-1) for k_RND, _ in near]
     outs: list[Tensor] = []
-    bounds = torch.searchsorted(rows_R, torch.tensor([*batch.starts, len(batch.ids_T)])).tolist()
+    edges = torch.tensor([*batch.starts, len(batch.ids_T)], device=rows_R.device)
+    bounds = torch.searchsorted(rows_R, edges).tolist()
     for i, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
         mine = slice(bounds[i], bounds[i + 1])
         if bounds[i] == bounds[i + 1]:
@@ -88,7 +90,7 @@ def _attend(
         query_NrGD = query_RNGD[mine].transpose(0, 1)
         r, g = query_NrGD.shape[1:3]
         far = (query_NrGD.reshape(n, r * g, d) @ key_NLD.transpose(1, 2)).view(n, r, g, length)
-        hidden = torch.arange(length) > row_r[:, None]
+        hidden = torch.arange(length, device=row_r.device) > row_r[:, None]
         far = far.masked_fill(hidden[None, :, None], float("-inf"))
         own = [s[mine].transpose(0, 1).unsqueeze(-1) for s in near_scores]
         weights = torch.cat([far, *own], dim=-1).softmax(-1)

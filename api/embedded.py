@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 import httpx
+import psutil
 
 from api.programs import Program, StartError, check_startable, local_url
 from jobs.settings import Settings
@@ -80,6 +81,17 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def end_leftovers(self) -> None:
+        """Kill what a guard that was itself killed left running: it is in the guard's session."""
+        if self._process is None or (self._process.poll() or 0) >= 0:
+            return
+        for pid in psutil.pids():
+            try:
+                if os.getsid(pid) == self._process.pid:
+                    os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
 
     def tail(self, lines: int = 12) -> str:
         """The end of the log."""
@@ -148,6 +160,7 @@ class Service:
         now = time.monotonic()
         for child in [c for c in self.children if c.code is not None]:
             if not child.not_before:
+                child.end_leftovers()
                 pause = min(RESTART_MAX_S, 2.0**child.restarts)
                 child.not_before = now + pause
                 self._say(
@@ -212,6 +225,8 @@ class Service:
         (self._home / "instance.json").write_text(json.dumps(state, indent=2) + "\n")
 
     def _release(self) -> None:
+        for child in self.children:
+            child.end_leftovers()
         if self._lock:
             (self._home / "instance.json").unlink(missing_ok=True)
             self._lock.close()

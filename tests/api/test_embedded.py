@@ -138,6 +138,20 @@ def test_a_child_that_ends_is_started_again(service: Callable[..., Service]) -> 
     assert (child.pid != first, child.restarts) == (True, 1)
 
 
+@pytest.mark.parametrize("end", ["supervise", "stop"])
+def test_a_killed_guard_leaves_nothing(service: Callable[..., Service], end: str) -> None:
+    one = service(_python(SLEEP))
+    one.start(lambda: None)
+    child = one.children[0]
+    assert _wait(lambda: len(_family(child.pid)) == 1)
+    everyone = _family(child.pid)
+    psutil.Process(child.pid).kill()
+    assert _wait(lambda: child.code is not None)
+    assert everyone[0].is_running()
+    getattr(one, end)()
+    assert _wait(lambda: not everyone[0].is_running())
+
+
 def test_programs_of_each_mode(settings: Settings) -> None:
     assert [p.name for p in programs(settings)] == ["mlflow", "api", "relay", "worker"]
     full = settings.model_copy(update={"mode": "full"})

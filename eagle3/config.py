@@ -27,6 +27,11 @@ _MLFLOW = re.compile(
     r"models:/(?P<name>[^/@\s]{1,256})(/(?P<version>\d+)|@(?P<alias>[A-Za-z0-9_.-]{1,256}))"
 )
 
+DATASET = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?(:(?P<split>[\w.-]+))?"
+)
+"""A prompts source that names a hub data set, unless it ends like a file."""
+
 TARGET_FORMS = (
     "org/name[@revision], s3://bucket/prefix, models:/name/version, models:/name@alias, "
     "file:///abs/dir, gguf:/abs/file.gguf or demo"
@@ -36,7 +41,7 @@ TARGET_FORMS = (
 class Strict(BaseModel):
     """Base of every config: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class TargetRef(Strict):
@@ -254,7 +259,13 @@ def load_recipe(name: str, overrides: dict[str, Any] | None = None) -> Recipe:
         text = path.read_text()
     else:
         raise ValueError(f"recipe {name!r} does not exist; expected {', '.join(recipe_names())}")
-    return Recipe.model_validate(_merged(yaml.safe_load(text), overrides or {}))
+    try:
+        recipe = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise ValueError(f"recipe {name!r} is not YAML: {' '.join(str(e).split())}") from None
+    if not isinstance(recipe, dict):
+        raise ValueError(f"recipe {name!r} has no keys; expected name, train and so on")
+    return Recipe.model_validate(_merged(recipe, overrides or {}))
 
 
 def explain(error: ValidationError) -> str:

@@ -5,12 +5,14 @@ Strict: an unknown key is an error, and an error names the field's full path.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from eagle3.config import (
+    DATASET,
     PromptsConfig,
     Recipe,
     RunConfig,
@@ -22,8 +24,9 @@ from eagle3.config import (
 from jobs.errors import FieldError, InvalidSpec
 from jobs.settings import Settings
 
-Label = Annotated[str, Field(max_length=128)]
-LabelName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$")]
+Label = Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+LABEL_NAME_PATTERN = r"^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$"
+LabelName = Annotated[str, Field(pattern=LABEL_NAME_PATTERN)]
 
 
 class Gates(Strict):
@@ -124,7 +127,8 @@ class JobSpec(Strict):
         ref = self.target_ref
         tail = ref.location.removeprefix("s3://").rstrip("/").removesuffix(".gguf")
         parts = [p for p in tail.split("/") if p][-2:] or [ref.kind]
-        return "--".join(["eagle3", *parts])[:250]
+        name = "--".join(["eagle3", *parts])[:250]
+        return re.sub(r"[^\w.-]", "-", name)  # MLflow refuses `:`, and `@` parts an alias here
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -167,21 +171,31 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
     if source.startswith("s3://"):
         if not s3_allowed(source, settings):
             errors.append(_refused("prompts.source", source, "UPDRAFT_S3_ALLOWED"))
-    elif is_local_path(source) and not path_allowed(Path(source), settings):
+    elif is_local_path(source) and not path_allowed(local_path(source), settings):
         errors.append(_refused("prompts.source", source, "UPDRAFT_TARGET_ROOTS"))
     if errors:
         raise InvalidSpec(errors)
 
 
 def is_local_path(source: str) -> bool:
-    """Whether a prompts source names a file rather than `demo`, S3 or a hub dataset."""
-    return source.startswith(("/", ".", "~")) or source.endswith((".jsonl", ".json"))
+    """Whether a prompts source names a file rather than `demo`, S3 or a hub dataset: whatever the
+    stages would look for on a disk."""
+    if source == "demo" or source.startswith("s3://"):
+        return False
+    return source.endswith((".jsonl", ".json")) or not DATASET.fullmatch(source)
+
+
+def local_path(source: str) -> Path:
+    """The file that a local prompts source names."""
+    return Path(source.removeprefix("file://"))
 
 
 def path_allowed(path: Path, settings: Settings) -> bool:
-    """Any path in embedded mode; in full mode, one that lies inside a root after links resolve."""
+    """Any path in embedded mode; in full mode, an absolute one inside a root, links resolved."""
     if settings.mode == "embedded":
         return True
+    if not path.is_absolute():  # means another file in each process
+        return False
     resolved = path.resolve()
     return any(resolved.is_relative_to(root.resolve()) for root in settings.target_roots)
 

@@ -23,7 +23,7 @@ from api.cli.view import event_text, job_heading, job_panel, jobs_table
 from api.cli.watch import exit_code, gates_failed, wait
 from api.client import TERMINAL, Client
 from api.schemas import JobView
-from jobs.spec import JOB_TEMPLATE, is_local_path
+from jobs.spec import JOB_TEMPLATE, is_local_path, local_path
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, such as job_01kb…")]
 
@@ -203,7 +203,7 @@ def _job_file(path: Path) -> dict[str, Any]:
     prompts = spec.get("prompts")
     if isinstance(prompts, dict) and is_local_path(str(prompts.get("source", ""))):
         # The worker has another working directory: what the user sees is what is meant.
-        source = Path(prompts["source"]).expanduser()
+        source = local_path(prompts["source"]).expanduser()
         prompts["source"] = str(path.parent.joinpath(source).resolve())
     return spec
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -12,7 +11,7 @@ from typing import Any
 
 from huggingface_hub import HfApi
 
-from eagle3.config import RunConfig
+from eagle3.config import DATASET, RunConfig
 from eagle3.data.fetch import hub_errors
 from eagle3.data.records import Message, Split
 from eagle3.errors import BadInput
@@ -24,10 +23,6 @@ SHAREGPT = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant"
 EXPECTED = '{"messages": [{"role": …, "content": …}]}, {"conversations": […]} or {"prompt": "…"}'
 MAX_PROBLEMS = 5
 """Problems of a file that are listed before giving up on it."""
-
-_DATASET = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?(:(?P<split>[\w.-]+))?"
-)
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ def prompt_file(config: RunConfig) -> Path | None:
             "the service downloads it; without the service, download it and give its path",
         )
     path = Path(source.removeprefix("file://")).expanduser()
-    if _DATASET.fullmatch(source) and path.suffix not in (".jsonl", ".json") and not path.exists():
+    if DATASET.fullmatch(source) and path.suffix not in (".jsonl", ".json") and not path.exists():
         return None
     return path
 
@@ -105,7 +100,8 @@ def _read_jsonl(file: Path, split: Split | None = None) -> Iterator[RawPrompt]:
             "expected a JSONL file, a hub data set org/name, or demo",
         )
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: JSON may hold U+2028 and the like as they are.
+        lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError:
         raise BadInput(
             f"{file} is not text", f"expected JSONL in UTF-8, lines of {EXPECTED}"
@@ -115,7 +111,7 @@ def _read_jsonl(file: Path, split: Split | None = None) -> Iterator[RawPrompt]:
 
 
 def _read_dataset(source: str) -> list[RawPrompt]:
-    match = _DATASET.fullmatch(source)
+    match = DATASET.fullmatch(source)
     assert match is not None
     import datasets  # takes a second and brings pandas along; few runs read a hub data set
 
@@ -137,6 +133,8 @@ def _json(where: str, line: str) -> Any:
         return json.loads(line)
     except json.JSONDecodeError as e:
         return ValueError(f"{where}: not JSON ({e.msg} at column {e.colno})")
+    except RecursionError:
+        return ValueError(f"{where}: not a prompt (nested too deeply)")
 
 
 def _parsed(rows: Iterable[tuple[str, Any]], split: Split | None = None) -> Iterator[RawPrompt]:
@@ -186,7 +184,7 @@ def _messages(
     for item in items:
         if not isinstance(item, Mapping) or role_key not in item or text_key not in item:
             raise ValueError(f"{where}: a message must have {role_key!r} and {text_key!r}")
-        if item[role_key] not in roles:
+        if not isinstance(item[role_key], str) or item[role_key] not in roles:
             raise ValueError(
                 f"{where}: unknown role {item[role_key]!r}, expected one of {', '.join(roles)}"
             )
@@ -195,6 +193,8 @@ def _messages(
             continue
         if not isinstance(content, str) or not content.strip():
             raise ValueError(f"{where}: the {role} message is empty or not text")
+        if any("\ud800" <= c <= "\udfff" for c in content):
+            raise ValueError(f"{where}: the {role} message has half a surrogate pair (\\ud800…)")
         found.append({"role": role, "content": content})
     while found and found[-1]["role"] != "user":
         found.pop()

@@ -143,6 +143,8 @@ class TestSpec:
             ({"target": "demo", "overrides": {"seed": 1}}, "overrides"),
             ({"target": "demo", "prompts": {"limit": 1}}, "prompts.limit"),
             ({"target": "demo", "gates": {"min_tau": "high"}}, "gates.min_tau"),
+            ({"target": "demo", "gates": {"min_tau": float("inf")}}, "gates.min_tau"),
+            ({"target": "demo", "labels": {"a": "x\0y"}}, "labels.a"),
             ({"target": "demo", "labels": {"Not A Label": "x"}}, "labels.Not A Label.[key]"),
         ],
     )
@@ -163,6 +165,7 @@ class TestSpec:
             ("org/model@main", "eagle3--org--model"),
             ("s3://bucket/a/b", "eagle3--a--b"),
             ("file:///data/models/tiny", "eagle3--models--tiny"),
+            ("file:///data/a:b/ti ny@1", "eagle3--a-b--ti-ny-1"),
         ],
     )
     def test_the_registered_name(self, target: str, name: str) -> None:
@@ -185,9 +188,12 @@ class TestSpec:
             target=f"file://{settings.home}/m", prompts={"source": "s3://bok/ok/p.jsonl"}
         )
         service.check_allowed(inside, full)
+        for source in ("org/prompts@main:train", f"file://{settings.home}/p", f"{settings.home}/p"):
+            service.check_allowed(JobSpec(target="demo", prompts={"source": source}), full)
         for target, source in (
             ("file:///etc/model", "demo"), ("s3://bok/okay/m", "demo"), ("s3://ccc/m", "demo"),
-            ("demo", "s3://c/p.jsonl"), ("demo", "/etc/passwd"),
+            ("demo", "s3://c/p.jsonl"), ("demo", "/etc/passwd"), ("demo", "file:///etc/passwd"),
+            ("demo", "x/../../etc/passwd"), ("demo", "~/p"), ("demo", "p.jsonl"),
         ):  # fmt: skip
             with pytest.raises(InvalidSpec, match="not an allowed place"):
                 service.check_allowed(JobSpec(target=target, prompts={"source": source}), full)

@@ -7,7 +7,7 @@ the Host must be a loopback name (DNS rebinding) and an Origin, where there is o
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -66,7 +66,7 @@ class Gatekeeper:
         if not self.local_only:
             return None
         host = headers.get("host", "")
-        if urlsplit(f"//{host}").hostname not in LOOPBACK:
+        if _split(f"//{host}").hostname not in LOOPBACK:
             return (
                 421,
                 "misdirected-request",
@@ -74,6 +74,14 @@ class Gatekeeper:
                 "full mode (UPDRAFT_MODE=full) serves others, with API keys.",
             )
         origin = headers.get("origin")
-        if origin and method not in SAFE_METHODS and urlsplit(origin).netloc != host:
+        if origin and method not in SAFE_METHODS and _split(origin).netloc != host:
             return 403, "forbidden", f"A page of {origin} may not change anything here."
         return None
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL that a stranger sent; none when it is not one."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # such as an unclosed bracket
+        return urlsplit("")

@@ -10,12 +10,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 
 from api.schemas import Problem, ProblemError
 from jobs.errors import (
     Forbidden,
+    Invalid,
     InvalidSpec,
     QuotaExceeded,
     Unauthorized,
@@ -51,6 +52,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(OperationalError, _on_database)
     app.add_exception_handler(InterfaceError, _on_database)
+    app.add_exception_handler(DataError, _on_value)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -119,6 +121,11 @@ def _on_updraft(request: Request, error: Exception) -> Response:
 def _on_database(request: Request, error: Exception) -> Response:
     log.error("database failed", exc_info=error)
     return _on_updraft(request, Unavailable("the database does not answer; try again"))
+
+
+def _on_value(request: Request, error: Exception) -> Response:
+    log.info("the database cannot hold a value", exc_info=error)
+    return _on_updraft(request, Invalid("a text or number in it cannot be stored; change it"))
 
 
 def _on_validation(request: Request, error: Exception) -> Response:

@@ -25,6 +25,9 @@ STREAM_POLL_S = 1.0
 
 BATCH = 100
 
+MAX_SEQ = 2**31 - 1
+"""What the database's column holds."""
+
 
 def visible_job(job_id: JobId, state: StateDep, caller: JobsRead) -> str:
     """The id of a job that exists and that the caller may see: checked before a stream begins."""
@@ -44,7 +47,9 @@ VisibleJob = Annotated[str, Depends(visible_job)]
 def list_events(
     job: VisibleJob,
     state: StateDep,
-    after: Annotated[int, Query(ge=0, description="Only events with a greater `seq`.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=MAX_SEQ, description="Only events with a greater `seq`.")
+    ] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> EventPage:
     with state.db.read() as session:
@@ -65,7 +70,7 @@ def list_events(
 async def stream_events(
     job: VisibleJob,
     state: StateDep,
-    last_event_id: Annotated[int, Header(ge=0)] = 0,
+    last_event_id: Annotated[int, Header(ge=0, le=MAX_SEQ)] = 0,
 ) -> AsyncIterable[ServerSentEvent]:
     after = last_event_id
     while True:

@@ -49,3 +49,15 @@ def test_a_wrong_last_event_id_is_refused(web: TestClient, succeeded: str) -> No
     path = f"/v1/jobs/{succeeded}/events/stream"
     found = problem_of(web.get(path, headers={"last-event-id": "x"}), 422)
     assert found["errors"][0]["pointer"] == "header/last-event-id"
+
+
+def test_a_number_that_no_event_can_have_is_refused(web: TestClient, queued: str) -> None:
+    path, number = f"/v1/jobs/{queued}/events", "9" * 20
+    problem_of(web.get(f"{path}?after={number}"), 422)
+    problem_of(web.get(f"{path}/stream", headers={"last-event-id": number}), 422)
+
+
+def test_a_message_holds_no_secret(web: TestClient, state: State, queued: str) -> None:
+    with state.db.write() as session:
+        append_event(session, queued, "log", "no answer from https://me:pass@mlflow", now=NOW)
+    assert "pass" not in web.get(f"/v1/jobs/{queued}/events").text

@@ -15,7 +15,9 @@ def test_request_ids_are_echoed_or_made(web: TestClient) -> None:
     assert made.startswith("req_")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "169.254.1.1:8300", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "169.254.1.1:8300", "", "["]
+)
 def test_embedded_mode_answers_to_loopback_names_only(web: TestClient, host: str) -> None:
     problem_of(web.get("/v1/jobs", headers={"host": host}), 421)
 
@@ -29,6 +31,7 @@ def test_a_foreign_page_changes_nothing(web: TestClient, queued: str) -> None:
     path = f"/v1/jobs/{queued}/cancel"
     problem_of(web.post(path, headers={"origin": "http://evil.example"}), 403)
     problem_of(web.post(path, headers={"origin": "null"}), 403)
+    problem_of(web.post(path, headers={"origin": "http://["}), 403)
     assert web.post(path, headers={"origin": "http://127.0.0.1:8300"}).status_code == 200
 
 

@@ -115,7 +115,9 @@ def test_filters(web: TestClient, queued: str, query: str, count: int) -> None:
     assert len(web.get(f"/v1/jobs?{query}").json()["data"]) == count
 
 
-@pytest.mark.parametrize("query", ["statu=queued", "status=sleeping", "limit=0", "limit=101"])
+@pytest.mark.parametrize(
+    "query", ["statu=queued", "status=sleeping", "limit=0", "limit=101", "label.%00=x"]
+)
 def test_a_filter_that_does_not_exist_is_refused(web: TestClient, query: str) -> None:
     assert problem_of(web.get(f"/v1/jobs?{query}"), 422)["errors"][0]["pointer"].startswith("query")
 

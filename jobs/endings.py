@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobs.errors import FailureReason
 from jobs.events import append_event, lock_job
 from jobs.leases import Lease, lost
+from jobs.logs import redact
 from jobs.models import Job, Stage
 from jobs.outbox import enqueue_hint
 from jobs.settings import Settings
@@ -142,7 +143,7 @@ def fail(
     retry = failure.may_retry and lease.attempt < settings.max_attempts
     error = {
         "reason": failure.reason.value,
-        "message": failure.message,
+        "message": redact(failure.message),
         "hint": failure.hint,
         "stage": lease.stage,
         "attempt": lease.attempt,

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from jobs.logs import redact
 from jobs.models import Job, JobEvent
 from jobs.states import JobStatus
 
@@ -35,7 +36,8 @@ def append_event(
     level: str = "info",
     data: dict[str, Any] | None = None,
 ) -> int:
-    """Add an event and raise the job's version. Returns the event's number."""
+    """Add an event, secrets taken out of its message, and raise the job's version. Returns the
+    event's number."""
     statement = (
         update(Job)
         .where(Job.id == job_id)
@@ -50,7 +52,7 @@ def append_event(
             seq=seq,
             type=type,
             level=level,
-            message=message,
+            message=redact(message),
             data=data or {},
             created_at=now,
         )

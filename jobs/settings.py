@@ -34,6 +34,7 @@ class Settings(BaseSettings):
         extra="ignore",
         frozen=True,
         use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # it holds the secrets
     )
 
     mode: Literal["embedded", "full"] = "embedded"

@@ -61,6 +61,13 @@ def test_refusals() -> None:
         make(**{**FULL, "api_key_pepper": "short"})
 
 
+def test_a_refusal_shows_no_secret() -> None:
+    with pytest.raises(ValidationError) as refused:
+        make(mode="full", api_key_pepper="short-one", s3_secret_key="s3-secret")
+    assert "short-one" not in str(refused.value)
+    assert "s3-secret" not in str(refused.value)
+
+
 def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPDRAFT_HOME", str(tmp_path))
     monkeypatch.setenv("UPDRAFT_S3_ALLOWED", '["s3://b/p"]')

@@ -133,7 +133,9 @@ def _uploader(rt: Runtime, lease: Lease, reporter: Reporter, run: Path) -> Check
     def failed(message: str) -> None:
         reporter.line({"kind": "log", "level": "warning", "message": message})
 
-    return CheckpointUploader(rt.store, run, lease, reporter.checkpoints.put, failed)
+    uploader = CheckpointUploader(rt.store, run, lease, reporter.checkpoints.put, failed)
+    reporter.recorded = uploader.recorded
+    return uploader
 
 
 def say(rt: Runtime, lease: Lease, message: str, level: str = "info") -> None:

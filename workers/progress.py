@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -34,6 +35,8 @@ class Reporter:
         self.rt, self.lease, self.keeper = rt, lease, keeper
         self.checkpoints: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Checkpoints that are ready to be recorded, from whichever thread made them so."""
+        self.recorded: Callable[[dict[str, Any]], None] = lambda _: None
+        """Told of each checkpoint that the database has come to name."""
         self._progress: dict[str, Any] = {}
         self._points: list[dict[str, Any]] = []
         self._logs: list[Event] = []
@@ -47,9 +50,9 @@ class Reporter:
             case "progress":
                 self._progress.update({k: line.get(k) for k in PROGRESS})
             case "metric":
-                point = {k: line.get(k) for k in ("t", "step", "metrics")}
-                self._points.append(point)
-                latest = {**self._progress.get("metrics", {}), **line["metrics"]}
+                values = {k: v for k, v in line["metrics"].items() if v is not None}  # NaN is none
+                self._points.append({"t": line.get("t"), "step": line["step"], "metrics": values})
+                latest = {**self._progress.get("metrics", {}), **values}
                 self._progress.update(step=line["step"], metrics=latest)
             case "log":
                 event = Event("log", str(line.get("message", "")), str(line.get("level", "info")))
@@ -86,6 +89,9 @@ class Reporter:
             name = type(e).__name__
             log.warning("progress not written: %s", name, extra=self.keeper.context())
             return
+        else:
+            if self._checkpoint is not None:
+                self.recorded(self._checkpoint)
         self._points, self._logs, self._checkpoint, self._dirty = [], [], None, False
 
     def _events(self) -> list[Event]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from jobs import endings, leases
@@ -27,6 +27,9 @@ from workers.uploads import upload_logs, upload_outputs
 log = logging.getLogger(__name__)
 
 Write = Callable[[Session], object]
+
+NEVER = (DataError, ProgrammingError)
+"""What the database says to a write that no later try can bring about."""
 
 SAME_TARGET = ("weights_sha256", "tokenizer_sha256", "template_sha256")
 
@@ -119,6 +122,12 @@ def _settle(rt: Runtime, keeper: Keeper, write: Write) -> None:
             with rt.db.write() as session:
                 write(session)
             return
+        except NEVER as e:
+            log.exception("the end cannot be stored", extra=keeper.context())
+            text = f"how it ended cannot be stored ({type(e).__name__})"
+            write = _failing(
+                rt, keeper.lease, Failure(FailureReason.INTERNAL, text, "see the worker's log")
+            )
         except SQLAlchemyError as e:
             log.warning("end not written yet: %s", type(e).__name__, extra=keeper.context())
         keeper.lost.wait(1.0)

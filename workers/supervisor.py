@@ -208,9 +208,13 @@ def _take_lines(
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """A line of the contract; anything else a child prints is kept as a log line."""
+    """A line of the contract; anything else a child prints is kept as a log line.
+
+    PostgreSQL holds neither NUL nor NaN: one becomes U+FFFD, the other null.
+    """
+    text = text.replace("\0", "\ufffd").replace("\\u0000", "\\ufffd")
     try:
-        line = json.loads(text)
+        line = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
         line = None
     if isinstance(line, dict) and isinstance(line.get("kind"), str):

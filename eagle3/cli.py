@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import io
 import json
 import os
@@ -28,7 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from pydantic import ValidationError
 
 from eagle3.config import STAGES, PromptsConfig, RunConfig, explain, load_recipe
-from eagle3.errors import StageError
+from eagle3.errors import BadInput, DiskFull, StageError
 from eagle3.run import Progress, read_config, run_stage, write_json
 
 
@@ -67,11 +68,14 @@ def _init(args: argparse.Namespace) -> int:
             prompts=PromptsConfig(source=args.prompts, heldout=args.heldout, limit=args.limit),
             recipe=load_recipe(args.recipe),
         )
+        args.run.mkdir(parents=True, exist_ok=True)
     except (ValidationError, ValueError) as e:
         text = explain(e) if isinstance(e, ValidationError) else str(e)
         sys.stderr.write(f"eagle3 init: {text}\n")
         return 2
-    args.run.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        sys.stderr.write(f"eagle3 init: {args.run} is a file; expected a directory or a new name\n")
+        return 2
     write_json(args.run / "config.json", config.model_dump(mode="json"))
     sys.stdout.write(f"{args.run / 'config.json'} written; next: eagle3 run {args.run}\n")
     return 0
@@ -92,7 +96,11 @@ def _run_all(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from eagle3.report import write_report  # matplotlib loads only here
 
-    folder = write_report(args.run, read_config(args.run))
+    try:
+        folder = write_report(args.run, read_config(args.run))
+    except StageError as e:
+        sys.stderr.write(f"eagle3 report: {e}\n{e.hint}".rstrip() + "\n")
+        return e.exit_code
     sys.stdout.write(f"report: {folder / 'report.html'}\n")
     return 0
 
@@ -100,6 +108,9 @@ def _report(args: argparse.Namespace) -> int:
 def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
     """Run a stage; whatever goes wrong becomes one `error` line and an exit code."""
     _die_with_parent()
+    if not run.is_dir():
+        sys.stderr.write(f"eagle3 {stage}: {run} is not a directory; make one with: eagle3 init\n")
+        return BadInput.exit_code
     progress = Progress(stage, run / "logs" / f"{stage}.jsonl", stream)
     try:
         _tune_memory()
@@ -112,11 +123,22 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
     except Exception as e:
         text = traceback.format_exc()
         sys.stderr.write(text)
+        if _disk_is_full(e):
+            hint = "free some space, then run the same command to go on"
+            progress.emit("error", reason=DiskFull.reason, message=str(e), hint=hint)
+            return DiskFull.exit_code
         memory = isinstance(e, MemoryError) or "out of memory" in str(e).lower()
         reason = "out_of_memory" if memory else "internal"
         progress.emit("error", reason=reason, message=f"{type(e).__name__}: {e}", traceback=text)
         return 1
     return 0
+
+
+def _disk_is_full(error: Exception) -> bool:
+    """Whether writing failed for want of space; safetensors says so in words alone."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    named = isinstance(error, OSError) and error.errno in numbers
+    return named or any(os.strerror(number) in str(error) for number in numbers)
 
 
 class _Readable(io.TextIOBase):

@@ -116,6 +116,10 @@ class RegenerateConfig(Strict):
     """Cap on a response, in tokens."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sampling temperature of training responses; held-out responses are always greedy."""
+    answers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Answers to each training prompt: the first at `temperature`, each further one at
+    `further_temperature` with random numbers of its own."""
+    further_temperature: Annotated[float, Field(gt=0, le=2)] = 0.8
     batch_size: Annotated[int, Field(ge=1)] = 48
     """Sequences decoded together."""
     token_budget: Annotated[int, Field(ge=64)] | None = None

@@ -4,6 +4,7 @@
     RUN/stages/<stage>/<digest>/             outputs and manifest.json (written last)
     RUN/stages/<stage>/current               the digest that the present config leads to
     RUN/logs/<stage>.jsonl                   every line the stage printed
+    RUN/lock                                 held while a stage runs: one process a run directory
 
 `digest` is the hash of what decides a stage's result: its part of the config and the content of its
 inputs. A stage whose digest has a valid manifest is skipped; that is resume, retry and caching.
@@ -19,12 +20,10 @@ import json
 import os
 import platform
 import shutil
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +33,7 @@ from pydantic import ValidationError
 
 from eagle3.config import RunConfig, explain
 from eagle3.errors import BadInput, Stopped
+from eagle3.process import alone, stop_on_signals
 
 FORMAT = 1
 """Raised when a stage's outputs change meaning, so that old ones are not reused."""
@@ -132,8 +132,12 @@ def sha256_json(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees the old file or the whole new one."""
+    _write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
     tmp = path.with_name(path.name + ".tmp")
-    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    tmp.write_text(text)
     tmp.replace(path)
 
 
@@ -145,14 +149,22 @@ def read_config(run: Path) -> RunConfig:
         return RunConfig.model_validate_json(path.read_text())
     except ValidationError as e:
         raise BadInput(f"{path}: {explain(e)}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not text", "expected JSON in UTF-8") from None
 
 
 def current(run: Path, stage: str) -> Path:
-    """Output folder of a stage that has run for the present config."""
+    """Output folder of a stage that has run, and ended.
+
+    Raises:
+        BadInput: it has not.
+    """
     pointer = run / "stages" / stage / "current"
-    if not pointer.is_file():
+    digest = pointer.read_text().strip() if pointer.is_file() else ""
+    folder = run / "stages" / stage / digest
+    if not digest or not (folder / "manifest.json").is_file():
         raise BadInput(f"{stage} has not run in {run}", f"first run: eagle3 {stage} {run}")
-    return run / "stages" / stage / pointer.read_text().strip()
+    return folder
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -162,9 +174,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def verify_manifest(folder: Path) -> bool:
     """True when the manifest is there and every listed file has its recorded size and hash."""
-    if not (folder / "manifest.json").is_file():
+    try:
+        outputs = read_manifest(folder)["outputs"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return False
-    for name, entry in read_manifest(folder)["outputs"].items():
+    for name, entry in outputs.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             return False
@@ -182,28 +196,28 @@ def run_stage(
     in the manifest, and are removed once it is written.
     """
     config = read_config(run)
-    inputs = {name: current(run, name) for name in stage.reads}
-    key = {
-        "format": FORMAT,
-        "stage": stage.name,
-        "config": stage.config_key(config),
-        "inputs": {name: read_manifest(p)["outputs_digest"] for name, p in inputs.items()},
-    }
-    digest = sha256_json(key)[:32]
-    out = run / "stages" / stage.name / digest
     progress = Progress(stage.name, run / "logs" / f"{stage.name}.jsonl", stream)
     started = time.monotonic()
-    cached = not stage.always and verify_manifest(out)
-    if not cached:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "manifest.json").unlink(missing_ok=True)
-        with stop_on_signals() as stop:
+    with stop_on_signals() as stop, alone(run, stage.name, progress.info, stop):
+        inputs = {name: current(run, name) for name in stage.reads}
+        key = {
+            "format": FORMAT,
+            "stage": stage.name,
+            "config": stage.config_key(config),
+            "inputs": {name: read_manifest(p)["outputs_digest"] for name, p in inputs.items()},
+        }
+        digest = sha256_json(key)[:32]
+        out = run / "stages" / stage.name / digest
+        cached = not stage.always and verify_manifest(out)
+        if not cached:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "manifest.json").unlink(missing_ok=True)
             ctx = Context(run, stage.name, config, out, inputs, progress, stop)
-            stage.function(ctx)
-        _write_manifest(ctx, key, digest, time.monotonic() - started)
-        shutil.rmtree(out / "work", ignore_errors=True)
-    (run / "stages" / stage.name / "current").write_text(digest)
-    manifest = read_manifest(out)
+            seconds = _timed(stage, ctx)
+            _write_manifest(ctx, key, digest, seconds)
+            shutil.rmtree(out / "work", ignore_errors=True)
+        _write_text(run / "stages" / stage.name / "current", digest)
+        manifest = read_manifest(out)
     progress.emit(
         "result",
         digest=digest,
@@ -215,25 +229,21 @@ def run_stage(
     return manifest
 
 
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that TERM and INT set; a second INT interrupts at once."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
+def _timed(stage: Stage, ctx: Context) -> float:
+    """Run the stage's function; returns its seconds, those of earlier runs that were stopped too.
 
-    def handle(signum: int, _: Any) -> None:
-        if stop.is_set() and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
+    What a killed process had spent is not known and not counted.
+    """
+    spent = ctx.out / "work" / "seconds.json"
+    before = float(json.loads(spent.read_text())) if spent.is_file() else 0.0
+    started = time.monotonic()
     try:
-        yield stop
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
+        stage.function(ctx)
+    except Stopped:
+        spent.parent.mkdir(exist_ok=True)
+        write_json(spent, before + time.monotonic() - started)
+        raise
+    return before + time.monotonic() - started
 
 
 def hardware() -> dict[str, Any]:

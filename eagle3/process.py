@@ -1,0 +1,60 @@
+"""A stage's process among others: signals that ask it to stop, and one process a run directory."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from eagle3.errors import Stopped
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that TERM and INT set; a second INT interrupts at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def handle(signum: int, _: Any) -> None:
+        if stop.is_set() and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+@contextmanager
+def alone(
+    run: Path, stage: str, say: Callable[[str], None], stop: threading.Event
+) -> Iterator[None]:
+    """Hold the run directory; another process's stage is waited for. A dead process holds nothing.
+
+    Raises:
+        Stopped: TERM or INT came while waiting.
+    """
+    with (run / "lock").open("a") as lock:
+        said = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not said:
+                    say(f"another process works in {run}; waiting until its stage ends")
+                said = True
+                if stop.wait(0.2):
+                    raise Stopped(
+                        f"{stage} was stopped before it began", "run the same command to go on"
+                    ) from None
+        yield

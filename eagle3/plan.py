@@ -72,6 +72,7 @@ def estimate(
         prompt_tokens: mean length of a rendered prompt.
     """
     r, t = recipe.regenerate, recipe.train
+    num_train *= r.answers
     train_responses = num_train * r.max_new_tokens
     if r.token_budget is not None and train_responses > r.token_budget:
         num_train = max(1, round(num_train * r.token_budget / train_responses))
@@ -96,6 +97,11 @@ def estimate(
     )
 
 
+def drafted_nodes(depth: int, top_k: int, total: int | None) -> int:
+    """Draft nodes of a round: what is asked for, or depth * top_k; no more than a tree can have."""
+    return min(total or depth * top_k, top_k + (depth - 1) * top_k**2)
+
+
 def serving(target: TargetRef, resolved: str, bench: BenchmarkConfig) -> dict[str, Any]:
     """Ready flags and command lines for vLLM and SGLang, with the settings that were measured.
 
@@ -105,7 +111,7 @@ def serving(target: TargetRef, resolved: str, bench: BenchmarkConfig) -> dict[st
     Args:
         resolved: what the reference was pinned to; of a hub model `org/name@commit`.
     """
-    nodes = bench.total_tokens or bench.depth
+    nodes = drafted_nodes(bench.depth, bench.top_k, bench.total_tokens)
     speculative = {"method": "eagle3", "model": "./draft", "num_speculative_tokens": bench.depth}
     vllm = ["--speculative-config", json.dumps(speculative)]
     sglang = [

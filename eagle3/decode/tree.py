@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle3.draft import DraftCache
+from eagle3.plan import drafted_nodes
 
 
 class Drafter(Protocol):
@@ -55,7 +56,7 @@ class Shape:
 
     @property
     def kept(self) -> int:
-        return self.total or self.depth * self.top_k
+        return drafted_nodes(self.depth, self.top_k, self.total)
 
 
 @dataclass(frozen=True)

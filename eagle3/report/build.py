@@ -210,21 +210,29 @@ def _cost(seconds: float, price: float | None) -> str:
 
 
 def _markdown(title: str, blocks: list[Block]) -> str:
-    out = [f"# {title}"]
+    out = [f"# {_escaped(title)}"]
     for block in blocks:
         match block:
             case Heading(text):
                 out.append(f"## {text}")
             case Text(text):
-                out.append(text)
+                out.append(_escaped(text))
             case Code(text):
                 out.append(f"```\n{text}\n```")
             case Picture(name, caption):
                 out.append(f"![{caption}]({name}.png)")
             case Table(head, rows):
-                lines = [head, tuple("---" for _ in head), *rows]
+                cells = [tuple(_escaped(cell) for cell in row) for row in rows]
+                lines = [head, tuple("---" for _ in head), *cells]
                 out.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
     return "\n\n".join(out) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Names of others must not become markup, nor end a table's cell."""
+    for mark, plain in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "\\`"), ("\n", " ")):
+        text = text.replace(mark, plain)
+    return text
 
 
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;

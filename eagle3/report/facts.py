@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ class Facts:
         Raises:
             BadInput: no stage has run.
         """
-        folders = {s: current(run, s) for s in STAGES if (run / "stages" / s / "current").is_file()}
+        folders: dict[str, Path] = {}
+        for stage in STAGES:
+            with suppress(BadInput):  # it has not run
+                folders[stage] = current(run, stage)
         if not folders:
             raise BadInput(f"no stage has run in {run}", f"first run: eagle3 run {run}")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from eagle3.config import RunConfig, load_recipe
+from eagle3.config import PromptsConfig, RunConfig, load_recipe
 from eagle3.errors import BadInput
 from eagle3.report import write_report
-from eagle3.run import Context, Stage, run_stage, write_json
+from eagle3.run import Context, Stage, current, run_stage, write_json
 
 BENCH = {
     "plain_tokens_per_s": 16.0,
@@ -102,3 +102,24 @@ def test_a_draft_that_slows_decoding_down_is_called_slow(tmp_path: Path) -> None
 def test_nothing_to_report(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no stage has run"):
         write_report(tmp_path, RunConfig(target="demo", recipe=load_recipe("quick")))
+
+
+def test_a_stage_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    config = write_run(tmp_path, BENCH)
+    (current(tmp_path, "prove") / "manifest.json").unlink()
+    text = (write_report(tmp_path, config) / "report.md").read_text()
+    assert "Decoding with the draft is faster" in text
+    assert "token for token" not in text
+
+
+def test_a_name_is_not_markup(tmp_path: Path) -> None:
+    config = write_run(tmp_path, BENCH)
+    name = "<img src=x onerror=alert(1)>|`a`"
+    config = config.model_copy(update={"prompts": PromptsConfig(source=name)})
+    folder = write_report(tmp_path, config)
+    for file in ("report.md", "report.html"):
+        assert "<img src=x" not in (folder / file).read_text()
+    assert (
+        "| prompts | &lt;img src=x onerror=alert(1)>\\|\\`a\\` |"
+        in (folder / "report.md").read_text()
+    )

@@ -21,17 +21,23 @@ from eagle3.target import Target
 
 REPORT_EVERY_S = 2.0
 
+_AGAIN = "-"
+"""Between a prompt's id (hexadecimal) and the number of a further answer."""
+
 CACHE_BYTES = 2**30
 """Cap on the K/V rows of one batch; a batch of longer prompts holds fewer of them."""
 
 
 def regenerate(ctx: Context) -> None:
     """Write `responses.jsonl`: greedy answers to every held-out prompt, and answers to the training
-    prompts at the recipe's temperature, in seeded order, until the token budget is reached.
+    prompts at the recipe's temperatures, in seeded order, until the token budget is reached.
 
     Resumes: conversations are kept in `work/responses.jsonl` as they are finished.
     """
-    prompts = read_records(ctx.inputs["prepare"] / "prompts.jsonl", Prompt)
+    prompts = asked_again(
+        read_records(ctx.inputs["prepare"] / "prompts.jsonl", Prompt),
+        ctx.config.recipe.regenerate.answers,
+    )
     journal = Journal(ctx.out / "work" / "responses.jsonl", Response)
     try:
         writer = Writer(ctx, open_target(ctx), open_tokenizer(ctx), journal, prompts)
@@ -43,6 +49,18 @@ def regenerate(ctx: Context) -> None:
     records = sorted(journal.records, key=lambda r: order[r.id])
     write_records(ctx.out / "responses.jsonl", records)
     writer.summarise()
+
+
+def asked_again(prompts: list[Prompt], answers: int) -> list[Prompt]:
+    """The prompts, then each training prompt once more for each further answer, under an id of its
+    own: prompt `ab12` gives the answers `ab12`, `ab12-1`, …"""
+    again = [
+        prompt.model_copy(update={"id": f"{prompt.id}{_AGAIN}{n}"})
+        for n in range(1, answers)
+        for prompt in prompts
+        if prompt.split == "train"
+    ]
+    return prompts + again
 
 
 def planned(prompts: list[Prompt], writer: Writer) -> Iterator[list[Prompt]]:
@@ -148,6 +166,8 @@ class Writer:
             train_response_tokens=sum(self.tokens[r.id] for r in train),
             tokens_per_s=round(self._new_tokens / seconds, 2),
             temperature=self.config.temperature,
+            answers=self.config.answers,
+            further_temperature=self.config.further_temperature,
             seed=self.seed,
         )
         if self.cut_short:
@@ -160,14 +180,19 @@ class Writer:
         return Conversation(prompt, later, first, prompt_ids(self.tokenizer, first))
 
     def _sequence(self, talk: Conversation) -> Sequence:
-        greedy = talk.prompt.split == "heldout"
         name = f"{self.seed}/{talk.prompt.id}/{len(talk.turns)}"
         return Sequence(
             prompt=talk.ids,
             max_new_tokens=min(self.config.max_new_tokens, self.context - len(talk.ids)),
-            temperature=0.0 if greedy else self.config.temperature,
+            temperature=self._temperature(talk.prompt),
             seed=int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big"),
         )
+
+    def _temperature(self, prompt: Prompt) -> float:
+        if prompt.split == "heldout":
+            return 0.0
+        further = _AGAIN in prompt.id
+        return self.config.further_temperature if further else self.config.temperature
 
     def _close(self, talk: Conversation, sequence: Sequence) -> bool:
         """Add an answer and ask the next turn; True when the conversation is finished."""

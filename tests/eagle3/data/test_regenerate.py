@@ -115,6 +115,22 @@ def test_sampled_answers_follow_the_seed_and_heldout_stays_greedy(make_run, tmp_
     assert answers(8, 1) != first
 
 
+def test_further_answers_are_sampled_and_the_first_stays_greedy(make_run, tmp_path, tiny):
+    unsure = build_permutation_target(tmp_path / "unsure", certainty=2.0)
+    settings = {"max_new_tokens": 12, "batch_size": 8, "answers": 3}
+    run = make_run(target=unsure.path, regenerate=settings)
+    summary = run.run("resolve", "prepare", "regenerate")
+    assert (summary["train_samples"], summary["heldout_samples"]) == (60, 4)
+    answers = {r["id"]: r["ids"] for r in run.lines("regenerate", "responses.jsonl")}
+    for prompt in run.lines("prepare", "prompts.jsonl"):
+        first = answers[prompt["id"]]
+        assert first[6:] == unsure.chain(first[5], 12)
+        if prompt["split"] == "train":
+            second, third = (answers[f"{prompt['id']}-{n}"] for n in (1, 2))
+            assert first[:6] == second[:6] == third[:6]
+            assert len({tuple(first), tuple(second), tuple(third)}) == 3
+
+
 def test_later_turns_keep_the_ids_of_earlier_answers(make_run, tmp_path, tiny):
     users = [[tiny.order[i], tiny.order[i + 7], tiny.order[i + 20]] for i in range(12)]
     lines = [{"messages": [{"role": "user", "content": f"t{u}"} for u in three]} for three in users]

@@ -164,8 +164,8 @@ class TrainConfig(Strict):
     eval_every: Annotated[int, Field(ge=1)] = 50
     """Optimiser steps between held-out evaluations."""
     eval_samples: Annotated[int, Field(ge=1)] = 24
-    """Held-out samples of an evaluation, taken from the end of the held-out set; the benchmark
-    takes its prompts from the start, so that choosing the best checkpoint does not flatter it."""
+    """Held-out samples of an evaluation, the last by id; the benchmark takes the first by id, so
+    that choosing the best checkpoint does not flatter it."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 50
     """Optimiser steps between checkpoints."""
 

@@ -107,8 +107,8 @@ class Reference:
 
 def prove(ctx: Context) -> None:
     """Write `certificate.json`. Not lossless is a verdict, not a failure; resumes by prompt."""
-    config, seed = ctx.config.recipe.prove, ctx.config.recipe.seed
-    prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts, seed)
+    config = ctx.config.recipe.prove
+    prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts)
     with closing(Journal(ctx.out / "work" / "prompts.jsonl", PromptProof)) as journal:
         done = {proof.prompt_sha256 for proof in journal.records}
         todo = [prompt for prompt in prompts if prompt.sha256 not in done]

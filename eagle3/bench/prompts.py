@@ -7,8 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from eagle3.data.records import Response, read_records
 from eagle3.errors import BadInput
 
@@ -25,8 +23,11 @@ class HeldOut:
         return hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
 
 
-def heldout_prompts(responses: Path, count: int, seed: int) -> list[HeldOut]:
-    """`count` held-out prompts, chosen and ordered by seed; all of them where there are fewer."""
+def heldout_prompts(responses: Path, count: int) -> list[HeldOut]:
+    """The first `count` held-out prompts by id, a hash of their content; all where there are fewer.
+
+    Training chooses its best checkpoint on the last ones by id.
+    """
     found = [
         HeldOut(r.id, r.ids[: r.spans[0][0]])
         for r in read_records(responses, Response)
@@ -34,5 +35,4 @@ def heldout_prompts(responses: Path, count: int, seed: int) -> list[HeldOut]:
     ]
     if not found:
         raise BadInput("there are no held-out prompts", "mark some, or set prompts.heldout to 2+")
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
-    return [found[i] for i in order.tolist()[:count]]
+    return sorted(found, key=lambda prompt: prompt.id)[:count]

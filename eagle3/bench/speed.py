@@ -54,7 +54,7 @@ def benchmark(ctx: Context) -> None:
     draft = official.load(
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
     )
-    prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts, seed)
+    prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts)
     table, speeds = choose_threads(target, draft, prompts[0].ids, config.threads)
     measured = ", ".join(f"{speed:.1f} with {n} thread(s)" for n, speed in speeds.items())
     ctx.progress.info(f"plain decoding, tokens/s: {measured}")

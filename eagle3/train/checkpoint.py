@@ -69,5 +69,15 @@ def save_best(work: Path, draft: Draft, num_target_layers: int) -> None:
     temporary = work / "best-writing"
     shutil.rmtree(temporary, ignore_errors=True)
     official.save(draft, temporary, num_target_layers, torch.float32)
-    shutil.rmtree(work / "best", ignore_errors=True)
-    temporary.rename(work / "best")
+    best, before = work / "best", work / "best-before"
+    shutil.rmtree(before, ignore_errors=True)
+    if best.is_dir():
+        best.rename(before)
+    temporary.rename(best)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def restore_best(work: Path) -> None:
+    """Put back the best weights of a process that was killed while it replaced them."""
+    if not (work / "best").is_dir() and (work / "best-before").is_dir():
+        (work / "best-before").rename(work / "best")

@@ -24,11 +24,13 @@ from eagle3.train.batch import Batch, pack, plan_batches
 from eagle3.train.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
+    restore_best,
     save_best,
     save_checkpoint,
 )
 from eagle3.train.evaluate import chain_acceptance, coverage
 from eagle3.train.objective import Objective, Teacher, objective
+from eagle3.train.start import start_from_target
 
 
 def train(ctx: Context) -> None:
@@ -54,10 +56,18 @@ class Trainer:
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = getattr(target.config, "final_logit_softcapping", None)
-        self.refs = self.store.samples("train")
-        self.heldout = self.store.samples("heldout")[-self.config.eval_samples :]
+        limit = self.config.max_length
+        self.refs = [ref for ref in self.store.samples("train") if teaches(ref, limit)]
+        self.left_out = len(self.store.samples("train")) - len(self.refs)
+        heldout = sorted(self.store.samples("heldout"), key=lambda ref: ref.id)
+        self.heldout = heldout[-self.config.eval_samples :]
         if not self.refs or not self.heldout:
-            raise BadInput("training needs samples of both splits", "check the prepare stage")
+            raise BadInput(
+                f"training needs answers of both splits: {len(self.refs)} training samples (and "
+                f"{self.left_out} whose answer is of one token, or begins beyond train.max_length "
+                f"{limit}) and {len(self.heldout)} held-out ones",
+                "add prompts, or raise train.max_length",
+            )
         self.draft = self._new_draft(target)
         self.teacher = Teacher.of(self.head_VH, self.draft, self.softcap)
         self.batches = plan_batches(
@@ -132,6 +142,7 @@ class Trainer:
         return draft
 
     def _resume(self) -> None:
+        restore_best(self.work)
         folder = latest_checkpoint(self.work)
         if folder is not None:
             self.state = load_checkpoint(folder, self.draft, self.optimizer)
@@ -208,23 +219,15 @@ class Trainer:
             "parameters": sum(p.numel() for p in draft.parameters()),
             "train_samples": len(self.refs),
             "samples_cut": cut,
+            "samples_left_out": self.left_out,
             "train_tokens": self.state["tokens"],
             "tokens_per_s": round(self.state["tokens"] / max(1e-9, self.state["seconds"]), 1),
         }
 
 
-@torch.no_grad()
-def start_from_target(draft: Draft, head_VH: torch.Tensor) -> None:
-    """Begin with the target's own head, turned down, over the mean of the three features.
-
-    The head's rows already tell tokens apart, so the draft need not learn that anew; turned down
-    (a final norm of 0.3) it starts near a flat guess instead of surely wrong. At equal tokens this
-    accepted more than a random head (docs/experiments.md).
-    """
-    h = draft.config.hidden_size
-    draft.lm_head.weight.copy_(head_VH[vocab.kept_ids(draft.d2t)])
-    draft.norm.weight.fill_(0.3)
-    draft.fc.weight.copy_(torch.eye(h).repeat(1, 3) / 3)
+def teaches(ref: SampleRef, limit: int) -> bool:
+    """Whether a row of its first `limit` is supervised: an answer's first token and its second."""
+    return any(min(end, limit) - start >= 2 for start, end in ref.spans)
 
 
 def _cut(sample: Sample, limit: int) -> Sample:

@@ -48,8 +48,7 @@ def objective(draft: Draft, teacher: Teacher, batch: Batch, decay: float) -> Obj
     """Unroll the draft over a batch and score every step."""
     steps = len(batch.supervised_ST)
     rows_R = batch.supervised_ST[0].nonzero()[:, 0]
-    if len(rows_R) == 0:
-        raise ValueError("a batch holds no row where drafting can start: every answer is too short")
+    assert len(rows_R), "a batch of samples none of which teaches"
     last = len(batch.ids_T) - 1
     draft_id_V = torch.cumsum(draft.t2d, 0) - 1
     label_at = torch.zeros(last + 1, dtype=torch.bool, device=batch.ids_T.device)

@@ -95,8 +95,8 @@ def test_held_out_prompts_end_where_the_answer_starts(tmp_path: Path) -> None:
     draft = golden_draft(golden.target, successor_scores(golden.perm))
     write_golden_run(tmp_path, golden, draft)
     path = tmp_path / "regenerate" / "responses.jsonl"
-    chosen = heldout_prompts(path, count=3, seed=0)
-    assert chosen == heldout_prompts(path, count=3, seed=0)
+    chosen = heldout_prompts(path, count=3)
+    assert [prompt.id for prompt in chosen] == sorted(prompt.id for prompt in chosen)
     assert {len(prompt.ids) for prompt in chosen} == {3}
     assert len({prompt.sha256 for prompt in chosen}) == 3
-    assert len(heldout_prompts(path, count=99, seed=0)) == 4
+    assert len(heldout_prompts(path, count=99)) == 4

@@ -14,9 +14,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3.config import ExtractConfig, Recipe, RunConfig, TrainConfig
 from eagle3.data.extract import extract
-from eagle3.errors import Stopped
+from eagle3.data.features import SampleRef
+from eagle3.errors import BadInput, Stopped
 from eagle3.run import Context, Stage, current, read_manifest, run_stage, write_json
-from eagle3.train.loop import Trainer, train
+from eagle3.train.checkpoint import restore_best
+from eagle3.train.loop import Trainer, teaches, train
 
 
 def small_recipe() -> Recipe:
@@ -133,6 +135,33 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     history = (current(extracted, "train") / "history.jsonl").read_text().splitlines()
     assert [json.loads(x)["step"] for x in history] == list(range(1, len(history) + 1))
+
+
+def test_a_sample_that_teaches_nothing_is_left_out() -> None:
+    def ref(*spans: tuple[int, int]) -> SampleRef:
+        return SampleRef(id="a", split="train", start=0, length=20, spans=list(spans))
+
+    assert teaches(ref((5, 7)), 20)
+    assert not teaches(ref((5, 6)), 20)  # the answer is an end-of-turn alone
+    assert not teaches(ref((5, 20)), 6)
+    assert teaches(ref((3, 4), (8, 12)), 20)
+
+
+def test_a_target_that_ends_every_answer_at_once(
+    extracted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3.train.loop.teaches", lambda ref, limit: False)
+    with pytest.raises(BadInput, match="0 training samples"):
+        run_stage(stage("nothing"), extracted, io.StringIO())
+
+
+def test_the_best_draft_survives_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "best-before").mkdir()  # killed between two renames
+    restore_best(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["best"]
+    (tmp_path / "best-before").mkdir()
+    restore_best(tmp_path)
+    assert (tmp_path / "best").is_dir()
 
 
 def test_the_same_seed_gives_the_same_bits(extracted: Path) -> None:

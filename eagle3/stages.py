@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from eagle3.bench.speed import benchmark
 from eagle3.config import RunConfig
 from eagle3.data.extract import extract
 from eagle3.data.prepare import prepare
+from eagle3.data.prompts import demo_files, prompt_file
 from eagle3.data.regenerate import regenerate
 from eagle3.data.resolve import resolve
 from eagle3.export.stage import export
 from eagle3.proof import prove
 from eagle3.run import Stage, sha256_file
 from eagle3.train.loop import train
-
-DEMO = Path(__file__).parent / "data" / "demo"
 
 
 def _recipe(*sections: str) -> Callable[[RunConfig], Any]:
@@ -46,9 +44,12 @@ def _prompts(config: RunConfig) -> dict[str, Any]:
 
 
 def _prompt_content(config: RunConfig) -> list[str]:
-    """Hashes of the files that hold the prompts; a hub dataset is named by its revision instead."""
-    named = config.prompts_file or config.prompts.source
-    files = sorted(DEMO.glob("*.jsonl")) if named == "demo" else [Path(named)]
+    """Hashes of the files that hold the prompts; a hub dataset is named by its source alone."""
+    if config.prompts.source == "demo":
+        files = demo_files()
+    else:
+        file = prompt_file(config)
+        files = [] if file is None else [file]
     return [sha256_file(path) for path in files if path.is_file()]
 
 

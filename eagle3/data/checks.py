@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -30,6 +29,8 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "merges.txt",
 )
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 Layers = tuple[int, int, int]
 
@@ -59,8 +60,8 @@ def check_config(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise BadInput(f"transformers cannot read the target's config.json: {e}") from None
+    except Exception as e:  # each config class of transformers checks its values in its own way
+        raise BadInput(f"transformers cannot read the target's config.json: {_line(e)}") from None
     _check_causal(config)
     return config
 
@@ -74,8 +75,10 @@ def check_structure(config: Any, capture_layers: Layers | None) -> Layers:
     with torch.device("meta"):
         try:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        except (ValueError, RuntimeError, ImportError, TypeError, AttributeError) as e:
-            raise BadInput(f"transformers cannot build the target from its config: {e}") from None
+        except Exception as e:  # as each model's own code has it
+            raise BadInput(
+                f"transformers cannot build the target from its config: {_line(e)}"
+            ) from None
     name = type(model).__name__
     layers = getattr(model.base_model, "layers", None)
     if not isinstance(layers, torch.nn.ModuleList):
@@ -114,8 +117,8 @@ def check_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
     """
     try:
         tokenizer = load_tokenizer(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as e:
-        raise BadInput(f"the target's tokenizer cannot be loaded: {e}") from None
+    except Exception as e:  # `tokenizers` raises plain Exception
+        raise BadInput(f"the target's tokenizer cannot be loaded: {_line(e)}") from None
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest < 0:
         raise BadInput("the target's tokenizer has no tokens", "expected tokenizer.json")
@@ -130,9 +133,11 @@ def check_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
             "give an instruction-tuned model, or add chat_template.jinja to its files",
         )
     try:
-        prompt_ids(tokenizer, [{"role": "user", "content": "Hello"}])
-    except TemplateError as e:
-        raise BadInput(f"the target's chat template does not work: {e}") from None
+        ids = prompt_ids(tokenizer, [{"role": "user", "content": "Hello"}])
+    except Exception as e:  # a template is a program: it may fail in any way
+        raise BadInput(f"the target's chat template does not work: {_line(e)}") from None
+    if not ids:
+        raise BadInput("the target's chat template makes nothing of a user's message")
     return tokenizer
 
 
@@ -192,7 +197,16 @@ def check_files(folder: Path, config: Any) -> Checkpoint:
                 f"{name} is {list(tensor.shape)}, config.json says {list(expected)}: the weights "
                 "and the config are of different models"
             )
+    if checkpoint.dtype not in DTYPES:
+        raise BadInput(
+            f"the target's weights are {checkpoint.dtype}; expected {', '.join(DTYPES)}",
+            "give a copy of the checkpoint in one of these types",
+        )
     return checkpoint
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _check_causal(config: Any) -> None:

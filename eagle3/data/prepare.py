@@ -10,13 +10,13 @@ from collections import Counter
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from eagle3.config import PromptsConfig, RunConfig
+from eagle3.config import PromptsConfig
 from eagle3.data.chat import prompt_ids
 from eagle3.data.local import open_tokenizer, target_facts
-from eagle3.data.prompts import RawPrompt, demo_files, prompt_file, read_prompts
+from eagle3.data.prompts import RawPrompt, read_prompts
 from eagle3.data.records import Message, Prompt, Split, write_records
 from eagle3.errors import BadInput
-from eagle3.run import Context, sha256_file
+from eagle3.run import Context
 
 MIN_TRAIN, MIN_HELDOUT = 4, 2
 HELDOUT_SHARE = 4
@@ -61,17 +61,6 @@ def prepare(ctx: Context) -> None:
         prompt_tokens=sum(p.prompt_tokens for p in prompts),
         turns=dict(Counter(len(p.turns()) for p in prompts)),
     )
-
-
-def prompt_digest(config: RunConfig) -> dict[str, str]:
-    """What decides the content of the prompt set, for the stage's digest: hashes of its files, or
-    the data set's name."""
-    if config.prompts.source == "demo":
-        return {file.name: sha256_file(file) for file in demo_files()}
-    file = prompt_file(config)
-    if file is None:
-        return {"dataset": config.prompts.source}
-    return {"sha256": sha256_file(file)} if file.is_file() else {"missing": str(file)}
 
 
 def deduplicated(prompts: list[RawPrompt]) -> list[RawPrompt]:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from eagle3.data.checks import Layers
 from eagle3.data.local import default_device
+from eagle3.draft import Draft, DraftCache, DraftConfig
 from eagle3.errors import BadInput
 from eagle3.target import Target
 
@@ -25,7 +26,7 @@ def probe(folder: Path, capture_layers: Layers) -> None:
     """Load the target and compare hidden states, features and logits; rows one by one, too.
 
     Raises:
-        BadInput: tensors are missing or superfluous, or the two disagree.
+        BadInput: tensors are missing or of other shapes, the two disagree, or no draft fits.
     """
     model, info = AutoModelForCausalLM.from_pretrained(
         str(folder),
@@ -35,6 +36,7 @@ def probe(folder: Path, capture_layers: Layers) -> None:
         use_safetensors=True,
         trust_remote_code=False,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # refused here, by name
     )
     for kind in ("missing_keys", "mismatched_keys"):
         if info[kind]:
@@ -55,7 +57,8 @@ def probe(folder: Path, capture_layers: Layers) -> None:
         "logits": theirs.logits,
     }
     try:
-        ours = _run(Target(model, capture_layers), ids_BL)
+        target = Target(model, capture_layers)
+        ours = _run(target, ids_BL)
     except (TypeError, AttributeError, ValueError, KeyError, IndexError, RuntimeError) as e:
         raise BadInput(f"this engine cannot run {type(model).__name__}: {e}") from None
     for name, value in expected.items():
@@ -65,6 +68,27 @@ def probe(folder: Path, capture_layers: Layers) -> None:
                 f"this engine cannot run {type(model).__name__} exactly: its {name} differs from "
                 f"that of transformers by {error:.1e} (allowed {TOLERANCE:.0e})"
             )
+    _check_draft(target, expected["captured features"][0], ids_BL[0])
+
+
+def _check_draft(target: Target, features_L3H: Tensor, ids_L: Tensor) -> None:
+    """A draft of this target's sizes and rotary positions runs, and the head is a plain product.
+
+    Raises:
+        BadInput: this kind of target has something that the draft, a Llama layer, does not have.
+    """
+    name = type(target.model).__name__
+    if getattr(target.model.get_output_embeddings(), "bias", None) is not None:
+        raise BadInput(f"{name} has an LM head with a bias, which serving engines' drafts have not")
+    try:
+        config = DraftConfig.for_target(target.config, target.capture_layers, 2, 8)
+        draft = Draft(config, target.embed.weight.detach()).to(target.device)
+        with torch.inference_mode():
+            rows = len(ids_L)
+            positions = torch.arange(rows, device=target.device)
+            draft(ids_L, draft.fuse(features_L3H), positions, DraftCache(rows))
+    except (TypeError, AttributeError, ValueError, KeyError, RuntimeError) as e:
+        raise BadInput(f"no EAGLE-3 draft can be made for {name}: {e}") from None
 
 
 def _run(target: Target, ids_BL: Tensor) -> dict[str, Tensor]:

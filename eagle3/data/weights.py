@@ -13,6 +13,7 @@ from typing import Any
 from eagle3.errors import BadInput
 from eagle3.run import sha256_file
 
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000
 """Bytes; the format's own limit (safetensors 0.8)."""
@@ -71,7 +72,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             if name in tensors:
                 raise BadInput(f"{file.name} and {where[name]} both hold the tensor {name}", AGAIN)
             tensors[name], where[name] = tensor, file.name
-    for name, file_name in _weight_map(folder).items():
+    for name, file_name in ({} if files == [folder / SINGLE] else _weight_map(folder)).items():
         if where.get(name) != file_name:
             raise BadInput(f"{INDEX} says that {file_name} holds {name}; it does not", AGAIN)
     return Checkpoint(files, tensors)
@@ -108,8 +109,10 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 
 def _files(folder: Path) -> list[Path]:
-    listed = set(_weight_map(folder).values())
-    files = sorted(folder / f for f in listed) or sorted(folder.glob("*.safetensors"))
+    """The files that transformers loads: one of this name, or else those of the index."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    files = sorted(folder / f for f in set(_weight_map(folder).values()))
     for file in files:
         if file.parent != folder or not file.is_file():
             raise BadInput(f"{INDEX} names {file.name}, which is not there", AGAIN)
@@ -121,7 +124,7 @@ def _files(folder: Path) -> list[Path]:
             f"the target's weights are pickles ({pickles[0]}): loading a pickle runs its code",
             "convert the checkpoint to safetensors",
         )
-    raise BadInput(f"{folder} holds no weights", "expected *.safetensors files")
+    raise BadInput(f"{folder} holds no weights", f"expected {SINGLE}, or {INDEX} and its files")
 
 
 def _weight_map(folder: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 import pytest
 
-from eagle3.data.prepare import prompt_digest
 from eagle3.errors import BadInput
+from eagle3.stages import STAGES
 from tests.tiny import write_prompts
 
 
@@ -67,11 +67,12 @@ def test_too_few_prompts(make_run, tmp_path, tiny):
         run.run("resolve", "prepare")
 
 
-def test_digest_follows_the_content_of_the_file(make_run, tmp_path, tiny):
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_an_edited_file_is_read_again(make_run, tmp_path, tiny, form):
     source = write_prompts(tmp_path / "p.jsonl", tiny.prompts(12))
-    config = make_run(source=source).config
-    before = prompt_digest(config)
+    config = make_run(source=form.format(source)).config
+    before = STAGES["prepare"].config_key(config)
     write_prompts(source, tiny.prompts(13))
-    assert prompt_digest(config) != before
+    assert STAGES["prepare"].config_key(config) != before
     source.unlink()
-    assert "missing" in prompt_digest(config)
+    assert STAGES["prepare"].config_key(config)["content"] == []

@@ -72,6 +72,9 @@ def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read):
             {"messages": [{"role": "assistant", "content": "x"}]},
             "line 2: the conversation has no user message",
         ),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "line 2: unknown role ['user']"),
+        ('{"prompt": "\\ud800"}', "line 2: the user message has half a surrogate pair"),
+        ("[" * 100_000, "line 2: not a prompt (nested too deeply)"),
         ({"prompt": "x", "split": "test"}, "line 2: split is 'test', expected train or heldout"),
     ],
 )
@@ -80,6 +83,12 @@ def test_a_bad_line_is_named(read, line: Any, message: str):
         read({"prompt": "fine"}, line)
     assert message in str(e.value)
     assert "messages" in e.value.hint
+
+
+def test_only_a_newline_ends_a_line(read):
+    texts = ["a\u2028b", "c\x85d", "e"]
+    found = read(*(json.dumps({"prompt": text}, ensure_ascii=False) for text in texts))
+    assert [p.messages[0]["content"] for p in found] == texts
 
 
 def test_several_problems_are_listed_but_not_all(read):

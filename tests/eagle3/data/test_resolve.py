@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MambaConfig
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, MambaConfig
 
 from eagle3.data import checks, gguf, probe, resolve
 from eagle3.data.checks import (
@@ -220,6 +221,20 @@ class TestWeights:
         (target / INDEX).write_text("{}")
         refused(target, "is damaged")
 
+    def test_what_transformers_would_not_load_is_not_read(self, target):
+        weights = load_file(target / "model.safetensors")
+        save_file(weights, target / "other.safetensors")
+        (target / INDEX).write_text(json.dumps({"weight_map": {"x": "other.safetensors"}}))
+        assert [f.name for f in read_checkpoint(target).files] == ["model.safetensors"]
+        (target / INDEX).unlink()
+        (target / "model.safetensors").unlink()
+        refused(target, r"holds no weights")
+
+    def test_a_type_that_a_draft_cannot_be_written_in(self, target):
+        weights = {k: v.double() for k, v in load_file(target / "model.safetensors").items()}
+        save_file(weights, target / "model.safetensors")
+        refused(target, "weights are f64; expected float32, bfloat16, float16")
+
     def test_weights_of_another_model(self, target):
         edit(target / "config.json", vocab_size=80)
         refused(target, "the weights and the config are of different models")
@@ -238,6 +253,10 @@ class TestTokenizer:
     def test_a_chat_template_that_does_not_work(self, target):
         (target / "chat_template.jinja").write_text("{% for m in %}")
         refused(target, "chat template does not work")
+        (target / "chat_template.jinja").write_text("{{ 1 / 0 }}")
+        refused(target, "chat template does not work: division by zero")
+        (target / "chat_template.jinja").write_text("")
+        refused(target, "makes nothing of a user's message")
 
     def test_no_tokenizer(self, target):
         for path in target.glob("tokenizer*"):
@@ -271,6 +290,35 @@ class TestProbe:
         with pytest.raises(BadInput, match=r"missing keys model\.layers\.3\.mlp\.up_proj\.weight"):
             probe.probe(target, (2, 4, 5))
 
+    def test_a_tensor_of_another_shape(self, target):
+        edit(target / "config.json", intermediate_size=96)
+        with pytest.raises(BadInput, match=r"mismatched keys .*mlp\.down_proj\.weight"):
+            probe.probe(target, (2, 4, 5))
+
+    def test_a_head_with_a_bias(self, tiny, monkeypatch):
+        made = Target.__init__
+
+        def biased(self, model, layers):
+            made(self, model, layers)
+            model.get_output_embeddings().bias = torch.nn.Parameter(torch.zeros(VOCAB))
+
+        monkeypatch.setattr(Target, "__init__", biased)
+        with pytest.raises(BadInput, match="LM head with a bias"):
+            probe.probe(tiny.path, (2, 4, 5))
+
+    def test_rotary_positions_that_a_draft_does_not_have(self, target):
+        config = GPTNeoXConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=7,
+            num_attention_heads=4,
+            max_position_embeddings=256,
+        )
+        GPTNeoXForCausalLM(config).save_pretrained(target)
+        with pytest.raises(BadInput, match="no EAGLE-3 draft can be made for GPTNeoXForCausalLM"):
+            probe.probe(target, (2, 3, 4))
+
 
 class TestGguf:
     def test_missing_and_foreign_files(self, tmp_path):
@@ -279,6 +327,12 @@ class TestGguf:
         (tmp_path / "x.gguf").write_bytes(b"nope, not one")
         with pytest.raises(BadInput, match="is not a GGUF file"):
             gguf.from_gguf(tmp_path / "x.gguf", print)
+
+    def test_a_damaged_file(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("UPDRAFT_CACHE", str(tmp_path / "cache"))
+        (tmp_path / "x.gguf").write_bytes(b"GGUF123")
+        with pytest.raises(BadInput, match=r"transformers cannot read x\.gguf"):
+            gguf.from_gguf(tmp_path / "x.gguf", lambda text: None)
 
     def test_converted_once_and_whole_or_not_at_all(self, tmp_path, monkeypatch):
         monkeypatch.setenv("UPDRAFT_CACHE", str(tmp_path / "cache"))

@@ -64,6 +64,8 @@ def submit(
     as_json: JsonFlag = False,
 ) -> None:
     """Submit a job."""
+    if timeout is not None and not wait_for_end:
+        raise Fail("--timeout is for waiting", "add --wait", Exit.BAD_INPUT)
     spec = _spec(file, target, recipe, overrides or [], labels or [])
     with connection(ctx).client() as client:
         job, replayed = client.submit(spec, idempotency_key=idempotency_key)

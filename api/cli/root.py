@@ -43,6 +43,11 @@ class Commands(TyperGroup):
         except (ClientError, StartError) as error:
             _report(str(error), "")
             raise typer.Exit(Exit.UNEXPECTED) from None
+        except OSError as error:
+            if error.filename is None:  # not a file's: a pipe that closed, which typer handles
+                raise
+            _report(f"{error.filename}: {error.strerror}", "")
+            raise typer.Exit(Exit.BAD_INPUT) from None
         except ValidationError as error:
             _report(explain(error), "correct the setting (docs/settings.md lists them all)")
             raise typer.Exit(Exit.BAD_INPUT) from None

@@ -55,6 +55,8 @@ def test_submission_under_a_key_is_made_once(run: Run) -> None:
         (["submit", "--target", "demo", "--set", "train.nope=1"], "#/overrides/train/nope"),
         (["submit", "--target", "demo", "--set", "train.epochs"], "NAME=VALUE"),
         (["submit", "-f", "/nowhere/job.yaml"], "No such file"),
+        (["submit", "--target", "demo", "--timeout", "1"], "--wait"),
+        (["init", "/nowhere/job.yaml"], "No such file"),
         (["show", "job_nope"], "updraft jobs"),
         (["jobs", "--status", "asleep"], "query/status"),
         (["pull", "acme/none", "out"], "updraft drafts"),

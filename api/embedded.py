@@ -98,6 +98,14 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
 
+def _environment(program: Program, home: Path) -> dict[str, str]:
+    """What a program inherits; MLflow is not ours and gets none of our settings or tokens."""
+    ours = {**os.environ, "UPDRAFT_HOME": str(home)}
+    if program.name != "mlflow":
+        return ours
+    return {k: v for k, v in ours.items() if not k.startswith("UPDRAFT_") and k != "HF_TOKEN"}
+
+
 class Service:
     """All children of one home.
 
@@ -114,9 +122,10 @@ class Service:
         self._home = settings.home.resolve()
         self._say = say
         self._lock: IO[str] | None = None
-        env = {**os.environ, "UPDRAFT_HOME": str(self._home)}
         logs = self._home / "logs"
-        self.children = [Child(p, logs / f"{p.name}.log", env) for p in programs]
+        self.children = [
+            Child(p, logs / f"{p.name}.log", _environment(p, self._home)) for p in programs
+        ]
 
     def start(self, prepare: Callable[[], None]) -> None:
         """Take the home and start every child.

@@ -45,8 +45,6 @@ class Settings(BaseSettings):
     """Address the API binds to. Embedded mode has no keys and so accepts loopback only."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8300
     """Port of the API."""
-    public_url: str = ""
-    """URL under which others reach the API. Default: `http://HOST:PORT`."""
     database_url: str = ""
     """SQLAlchemy URL. Default: `sqlite:///HOME/updraft.db`. Full mode: `postgresql://…`."""
     broker_url: str = ""
@@ -151,7 +149,6 @@ class Settings(BaseSettings):
             "broker_url": "filesystem://localhost",
             "store_url": f"file://{self.home / 'store'}",
             "mlflow_tracking_uri": f"http://127.0.0.1:{self.mlflow_port}",
-            "public_url": f"http://{self.host}:{self.port}",
             "runs_dir": self.home / "runs",
         }
 

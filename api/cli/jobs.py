@@ -31,11 +31,14 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, such as j
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("job.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write a commented job file."""
     if path.exists() and not force:
         raise Fail(f"{path} exists", "name another file, or use --force", Exit.BAD_INPUT)
     path.write_text(JOB_TEMPLATE)
+    if as_json:
+        print_json({"path": str(path)})
     say(f"wrote {path}; edit it, then: updraft submit -f {path} --wait")
 
 

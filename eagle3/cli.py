@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--recipe", default="quick", help="a shipped recipe or a YAML file")
     init.add_argument("--prompts", default="demo", help="demo, a JSONL file, or a hub dataset")
     init.add_argument("--heldout", type=int, default=64, help="prompts that no stage trains on")
+    init.add_argument("--force", action="store_true", help="replace another run's config.json")
     init.add_argument("--limit", type=int, help="use at most this many prompts")
     add("run", "run every stage that has not run, then report", _run_all)
     for stage in STAGES:
@@ -76,7 +77,12 @@ def _init(args: argparse.Namespace) -> int:
     except (FileExistsError, NotADirectoryError):
         sys.stderr.write(f"eagle3 init: {args.run} is a file; expected a directory or a new name\n")
         return 2
-    write_json(args.run / "config.json", config.model_dump(mode="json"))
+    path = args.run / "config.json"
+    content = config.model_dump(mode="json")
+    if path.is_file() and json.loads(path.read_text()) != content and not args.force:
+        sys.stderr.write(f"eagle3 init: {path} holds another run; use --force to replace it\n")
+        return 2
+    write_json(path, content)
     sys.stdout.write(f"{args.run / 'config.json'} written; next: eagle3 run {args.run}\n")
     return 0
 

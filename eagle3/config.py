@@ -136,6 +136,9 @@ class ExtractConfig(Strict):
     """Tokens in one feature shard."""
 
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
 class TrainConfig(Strict):
     """EAGLE-3 with training-time test."""
 
@@ -149,7 +152,7 @@ class TrainConfig(Strict):
     """MLP width of the midlayer; the target's when empty."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of all steps with a linearly rising learning rate; a cosine to 5% follows."""

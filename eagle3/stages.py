@@ -27,7 +27,10 @@ def _recipe(*sections: str) -> Callable[[RunConfig], Any]:
 
 
 def _train(config: RunConfig) -> dict[str, Any]:
-    return {**_recipe("train")(config), "depth": config.recipe.benchmark.depth}
+    """All but how often a checkpoint is kept, which decides nothing."""
+    recipe = config.recipe
+    section = recipe.train.model_dump(mode="json", exclude={"checkpoint_every"})
+    return {"seed": recipe.seed, "train": section, "depth": recipe.benchmark.depth}
 
 
 def _prove(config: RunConfig) -> dict[str, Any]:

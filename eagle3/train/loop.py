@@ -14,7 +14,7 @@ import torch
 from eagle3 import vocab
 from eagle3.config import TrainConfig
 from eagle3.data.features import FeatureStore, Sample, SampleRef
-from eagle3.data.local import default_device, target_dir
+from eagle3.data.local import default_device, open_tokenizer, target_dir
 from eagle3.draft import Draft, DraftConfig
 from eagle3.errors import BadInput
 from eagle3.export import official
@@ -137,7 +137,8 @@ class Trainer:
                 f"answers hold {distinct} distinct tokens; the draft vocabulary of "
                 f"{config.draft_vocab_size} is filled up with the lowest unused ids"
             )
-        draft.set_vocab(vocab.choose(counts, config.draft_vocab_size, target.eos_ids()))
+        special = {*target.eos_ids(), *open_tokenizer(self.ctx).all_special_ids}
+        draft.set_vocab(vocab.choose(counts, config.draft_vocab_size, special))
         start_from_target(draft, self.head_VH)
         return draft
 

@@ -93,3 +93,14 @@ def test_what_a_failure_is_called(
     monkeypatch.setattr(cli, "run_stage", fail)
     assert eagle3("resolve", tmp_path) == code
     assert json.loads(capsys.readouterr().out)["reason"] == reason
+
+
+def test_init_does_not_replace_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert eagle3("init", tmp_path, "--target", "demo") == 0
+    assert eagle3("init", tmp_path, "--target", "demo") == 0
+    assert eagle3("init", tmp_path, "--target", "org/name") == 2
+    assert "--force" in capsys.readouterr().err
+    assert json.loads((tmp_path / "config.json").read_text())["target"] == "demo"
+    assert eagle3("init", tmp_path, "--target", "org/name", "--force") == 0

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from eagle3.config import ExtractConfig, Recipe, RunConfig, TrainConfig
 from eagle3.data.extract import extract
@@ -19,6 +18,7 @@ from eagle3.errors import BadInput, Stopped
 from eagle3.run import Context, Stage, current, read_manifest, run_stage, write_json
 from eagle3.train.checkpoint import restore_best
 from eagle3.train.loop import Trainer, teaches, train
+from tests.tiny import build_random_target
 
 
 def small_recipe() -> Recipe:
@@ -46,23 +46,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run / "config.json",
         RunConfig(target="demo", recipe=small_recipe()).model_dump(mode="json"),
     )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=7,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        eos_token_id=1,
-        bos_token_id=None,
-        pad_token_id=None,
-    )
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(40)  # a target that is sure of something can be learned
-    model.save_pretrained(run / "target")
+    build_random_target(run / "target", layers=7)
 
     def resolve(ctx: Context) -> None:
         write_json(ctx.out / "local.json", {"path": str(run / "target")})

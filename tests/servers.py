@@ -112,7 +112,7 @@ def seaweedfs(folder: Path, *buckets: str) -> Iterator[S3]:
     # KILL: TERM takes it 15 seconds, and its data is disposable.
     with _process(command, folder / "log", {"WEED_S3_SSE_KEK": secrets.token_hex(32)}, kill=True):
         for bucket in buckets:
-            wait_until(lambda b=bucket: _made(client, b), 90, "the S3 server starts")
+            wait_until(lambda b=bucket: _made(client, b), 180, "the S3 server starts")
         yield S3(endpoint, client)
         client.close()
 
@@ -138,17 +138,23 @@ def mlflow_server(folder: Path, destination: str, env: Mapping[str, str]) -> Ite
 def _process(
     command: list[str], log: Path, env: Mapping[str, str] | None = None, *, kill: bool = False
 ) -> Iterator[None]:
-    """A server and whatever it starts, in a process group that is gone at the end."""
+    """A server and whatever it starts. Its guard ends them all, also when the tests are killed."""
+    guard = [sys.executable, "-m", "api.guard", str(os.getpid()), "0" if kill else "20"]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, env={**os.environ, **(env or {})}, stdout=out, stderr=out, process_group=0
+            [*guard, *command],
+            env={**os.environ, **(env or {})},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
         try:
             yield
         finally:
-            assert process.poll() is None, f"it ended early: {log.read_text()[-2000:]}"
-            os.killpg(process.pid, 9 if kill else 15)
+            ended = process.poll()
+            process.terminate()
             process.wait(timeout=30)
+            assert ended is None, f"it ended early: {log.read_text()[-2000:]}"
 
 
 def _s3_client(endpoint: str) -> Any:

@@ -109,7 +109,7 @@ class Trainer:
                 metrics |= self._evaluate()
             self.state["history"].append({"step": step, **metrics})
             progress.metrics(step, **metrics)
-            progress.progress(step, total, "step", f"loss {metrics['train/loss']:.3f}")
+            progress.progress(step, total, "step")
             stopping = self.ctx.stop.is_set() and step < total
             if stopping or (step % self.config.checkpoint_every == 0 and step < total):
                 self._checkpoint()

@@ -54,6 +54,7 @@ def _speedup(bench: dict[str, Any]) -> Figure:
     rates = [bench["plain_tokens_per_s"], bench["draft_tokens_per_s"]]
     bars = left.bar(["plain", "with draft"], rates, color=[GREY, BLUE], width=0.55)
     left.bar_label(bars, fmt="%.1f")
+    left.margins(y=0.12)
     low, high = bench["speedup_ci"]
     left.set(
         title=f"Decoding: {bench['speedup']:.2f}x (95% {low:.2f} to {high:.2f})",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 
 from eagle3 import vocab
+from eagle3.data.features import CONVENTION
+from eagle3.data.local import target_dir, target_facts
 from eagle3.draft import Draft, DraftCache
 from eagle3.export import official
 from eagle3.run import Context
@@ -16,9 +17,8 @@ from eagle3.target import Target
 
 def export(ctx: Context) -> None:
     """Write `draft/` in the target's dtype; read back, it must give the trained draft's logits."""
-    about = json.loads((ctx.inputs["resolve"] / "target.json").read_text())
-    local = json.loads((ctx.inputs["resolve"] / "local.json").read_text())
-    target = Target.load(local["path"])
+    about = target_facts(ctx)
+    target = Target.load(target_dir(ctx))
     embed = target.embed.weight.detach()
     trained = official.load(ctx.inputs["train"] / "draft", embed)
     dtype = getattr(torch, about["dtype"])
@@ -35,7 +35,7 @@ def export(ctx: Context) -> None:
         "draft_vocab_size": reloaded.config.draft_vocab_size,
         "draft_vocab_sha256": vocab.digest(reloaded.d2t),
         "capture_layers": list(reloaded.capture_layers),
-        "convention": "hf hidden_states index (residual stream entering the layer)",
+        "convention": CONVENTION,
     }
     ctx.progress.info(f"draft written to {folder}")
 

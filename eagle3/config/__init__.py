@@ -1,0 +1,39 @@
+"""What a run is told to do. Torch-free: the API, the jobs package and the `eagle3` CLI share it.
+
+A recipe is one YAML file with a section per stage; unknown keys are errors. `RunConfig` is a recipe
+applied to a target and its prompts; it is written to `config.json` in the run directory.
+"""
+
+from eagle3.config.recipe import Recipe, RunConfig, explain, load_recipe, recipe_names
+from eagle3.config.reference import DATASET, TARGET_FORMS, Strict, TargetKind, TargetRef
+from eagle3.config.sections import (
+    BenchmarkConfig,
+    ExtractConfig,
+    PromptsConfig,
+    ProveConfig,
+    RegenerateConfig,
+    TrainConfig,
+)
+
+STAGES = ("resolve", "prepare", "regenerate", "extract", "train", "export", "benchmark", "prove")
+"""The stages that run as a child process, in order. `register` follows them, in the worker."""
+
+__all__ = [
+    "DATASET",
+    "STAGES",
+    "TARGET_FORMS",
+    "BenchmarkConfig",
+    "ExtractConfig",
+    "PromptsConfig",
+    "ProveConfig",
+    "Recipe",
+    "RegenerateConfig",
+    "RunConfig",
+    "Strict",
+    "TargetKind",
+    "TargetRef",
+    "TrainConfig",
+    "explain",
+    "load_recipe",
+    "recipe_names",
+]

@@ -1,0 +1,114 @@
+"""A recipe, a run, and how both are read."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from eagle3.config.reference import Strict, TargetRef
+from eagle3.config.sections import (
+    BenchmarkConfig,
+    ExtractConfig,
+    PromptsConfig,
+    ProveConfig,
+    RegenerateConfig,
+    TrainConfig,
+)
+
+
+class Recipe(Strict):
+    """Everything but the target and its prompts. One YAML file a recipe."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    description: str = ""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    regenerate: RegenerateConfig = RegenerateConfig()
+    extract: ExtractConfig = ExtractConfig()
+    train: TrainConfig = TrainConfig()
+    benchmark: BenchmarkConfig = BenchmarkConfig()
+    prove: ProveConfig = ProveConfig()
+
+    @model_validator(mode="after")
+    def _trained_as_deep_as_drafted(self) -> Self:
+        if self.benchmark.depth > self.train.ttt_steps:
+            raise ValueError(
+                f"benchmark.depth {self.benchmark.depth} is deeper than train.ttt_steps "
+                f"{self.train.ttt_steps}: acceptance collapses beyond the trained depth"
+            )
+        return self
+
+
+class RunConfig(Strict):
+    """One run: a recipe applied to a target. Lives in `config.json` of the run directory."""
+
+    target: str
+    """The reference as the user gave it."""
+    target_dir: str | None = None
+    """Where a worker has put the files of an `s3://` or `models:/` target."""
+    prompts: PromptsConfig = PromptsConfig()
+    prompts_file: str | None = None
+    """Where a worker has put the file of an `s3://` prompt set."""
+    recipe: Recipe
+    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """What an hour on this machine costs, in any currency; times alone are reported when empty."""
+
+    @model_validator(mode="after")
+    def _target_parses(self) -> Self:
+        TargetRef.parse(self.target)
+        return self
+
+    @property
+    def target_ref(self) -> TargetRef:
+        """The parsed target reference."""
+        return TargetRef.parse(self.target)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that ship with the project."""
+    files = resources.files("eagle3").joinpath("recipes").iterdir()
+    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+
+
+def load_recipe(name: str, overrides: dict[str, Any] | None = None) -> Recipe:
+    """A shipped recipe (or the YAML file at a path), with nested overrides applied.
+
+    Raises:
+        ValueError: no such recipe, or a key or value that the recipe does not allow.
+    """
+    shipped = resources.files("eagle3").joinpath("recipes", f"{name}.yaml")
+    path = Path(name)
+    if re.fullmatch(r"[a-z0-9_-]+", name) and shipped.is_file():
+        text = shipped.read_text()
+    elif path.suffix in (".yaml", ".yml") and path.is_file():
+        text = path.read_text()
+    else:
+        raise ValueError(f"recipe {name!r} does not exist; expected {', '.join(recipe_names())}")
+    try:
+        recipe = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise ValueError(f"recipe {name!r} is not YAML: {' '.join(str(e).split())}") from None
+    if not isinstance(recipe, dict):
+        raise ValueError(f"recipe {name!r} has no keys; expected name, train and so on")
+    return Recipe.model_validate(_merged(recipe, overrides or {}))
+
+
+def explain(error: ValidationError) -> str:
+    """A validation error as one line a problem: the field's full path, then what is wrong."""
+    lines = []
+    for e in error.errors():
+        path = ".".join(str(part) for part in e["loc"]) or "config"
+        lines.append(f"{path}: {e['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    out = dict(base)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = _merged(out[key], value) if nested else value
+    return out

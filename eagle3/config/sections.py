@@ -1,0 +1,113 @@
+"""The sections of a recipe, one for each stage, and where prompts come from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from eagle3.config.reference import Strict
+
+
+class PromptsConfig(Strict):
+    """Where prompts come from."""
+
+    source: str = "demo"
+    """`demo` (the set that ships here), a path to a JSONL file, `s3://bucket/key.jsonl`, or a hub
+    dataset `org/name[@revision][:split]`."""
+    limit: Annotated[int, Field(ge=8)] | None = None
+    """Use at most this many prompts, chosen by seed; all when empty."""
+    heldout: Annotated[int, Field(ge=2)] = 64
+    """How many prompts no stage trains on, unless the set marks its own (`"split": "heldout"`)."""
+    max_prompt_tokens: Annotated[int, Field(ge=8)] = 1024
+    """A longer rendered prompt is left out and counted; one longer than the context is an error."""
+
+
+class RegenerateConfig(Strict):
+    """How the target writes the training responses."""
+
+    max_new_tokens: Annotated[int, Field(ge=4)] = 128
+    """Cap on a response, in tokens."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of training responses; held-out responses are always greedy."""
+    answers: Annotated[int, Field(ge=1, le=64)] = 1
+    """Answers to each training prompt: the first at `temperature`, each further one at
+    `further_temperature` with random numbers of its own."""
+    further_temperature: Annotated[float, Field(gt=0, le=2)] = 0.8
+    batch_size: Annotated[int, Field(ge=1)] = 48
+    """Sequences decoded together."""
+    token_budget: Annotated[int, Field(ge=64)] | None = None
+    """Stop after about this many training response tokens; no limit when empty."""
+
+
+class ExtractConfig(Strict):
+    """How target features are stored."""
+
+    capture_layers: tuple[int, int, int] | None = None
+    """Indices into HF `hidden_states` (the residual stream *entering* that layer); the default is
+    (2, n // 2, n - 3) of an n-layer target (method: EAGLE-3, section 3.1)."""
+    shard_tokens: Annotated[int, Field(ge=256)] = 16384
+    """Tokens in one feature shard."""
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainConfig(Strict):
+    """EAGLE-3 with training-time test."""
+
+    ttt_steps: Annotated[int, Field(ge=1, le=16)] = 4
+    """S: how many draft steps are unrolled in training."""
+    step_decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Weight of step k's loss is step_decay ** k."""
+    draft_vocab_size: Annotated[int, Field(ge=2)] = 8192
+    """Vd; capped at the target's vocabulary."""
+    intermediate_size: Annotated[int, Field(ge=8)] | None = None
+    """MLP width of the midlayer; the target's when empty."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Peak learning rate of AdamW."""
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of all steps with a linearly rising learning rate; a cosine to 5% follows."""
+    grad_clip: Annotated[float, Field(gt=0)] = 0.5
+    """Cap on the gradient's norm."""
+    epochs: Annotated[float, Field(gt=0)] = 4.0
+    """Passes over the training tokens."""
+    batch_tokens: Annotated[int, Field(ge=16)] = 2048
+    """Tokens (prompt and response) in one optimiser step."""
+    max_length: Annotated[int, Field(ge=16)] = 2048
+    """A longer sample is cut there, and counted."""
+    eval_every: Annotated[int, Field(ge=1)] = 50
+    """Optimiser steps between held-out evaluations."""
+    eval_samples: Annotated[int, Field(ge=1)] = 24
+    """Held-out samples of an evaluation, the last by id; the benchmark takes the first by id, so
+    that choosing the best checkpoint does not flatter it."""
+    checkpoint_every: Annotated[int, Field(ge=1)] = 50
+    """Optimiser steps between checkpoints."""
+
+
+class BenchmarkConfig(Strict):
+    """Plain decoding against EAGLE-3 decoding."""
+
+    prompts: Annotated[int, Field(ge=2)] = 8
+    """Held-out prompts, the same for both."""
+    max_new_tokens: Annotated[int, Field(ge=4)] = 64
+    repeats: Annotated[int, Field(ge=1)] = 1
+    """Times each prompt is decoded by each method, alternating."""
+    depth: Annotated[int, Field(ge=1, le=16)] = 3
+    """Draft tokens on the longest path of a round."""
+    top_k: Annotated[int, Field(ge=1, le=32)] = 1
+    """Children of a node; 1 drafts a chain."""
+    total_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Draft nodes verified in a round; `depth` for a chain when empty."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """CPU threads for both methods; measured and chosen when empty."""
+
+
+class ProveConfig(Strict):
+    """The lossless proof."""
+
+    prompts: Annotated[int, Field(ge=1)] = 16
+    max_new_tokens: Annotated[int, Field(ge=4)] = 64

@@ -63,7 +63,7 @@ STAGES = {
         Stage("prepare", ("resolve",), _prompts, prepare),
         Stage("regenerate", ("resolve", "prepare"), _recipe("regenerate"), regenerate),
         Stage("extract", ("resolve", "regenerate"), _recipe("extract"), extract),
-        Stage("train", ("resolve", "extract"), _train, train),
+        Stage("train", ("resolve", "regenerate", "extract"), _train, train),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),
         Stage("prove", ("resolve", "regenerate", "export"), _prove, prove),

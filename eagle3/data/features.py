@@ -9,6 +9,7 @@ hidden size, 3H the three captured features in order low, mid, high.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -112,26 +113,45 @@ class FeatureStore:
             if ref.split == split
         ]
 
+    @property
+    def hidden_size(self) -> int:
+        return self.index.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.index.vocab_size
+
+    @property
+    def capture_layers(self) -> tuple[int, int, int]:
+        return self.index.capture_layers
+
+    def input_ids(self, ref: SampleRef) -> Tensor:
+        return self._rows(ref, "input_ids").to(torch.int64)
+
     def load(self, ref: SampleRef) -> Sample:
         """Copy one sequence out of its shard."""
-        if ref.shard not in self._open:
-            self._open[ref.shard] = safe_open(self.folder / ref.shard, framework="pt")
-        shard = self._open[ref.shard]
-
-        def rows(name: str) -> Tensor:
-            found: Tensor = shard.get_slice(name)[ref.start : ref.start + ref.length]
-            return found
-
         return Sample(
             id=ref.id,
             split=ref.split,
-            input_ids=rows("input_ids").to(torch.int64),
-            features=rows("features"),
-            hidden=rows("hidden"),
-            argmax=rows("argmax").to(torch.int64),
-            lse=rows("lse"),
+            input_ids=self.input_ids(ref),
+            features=self._rows(ref, "features"),
+            hidden=self._rows(ref, "hidden"),
+            argmax=self._rows(ref, "argmax").to(torch.int64),
+            lse=self._rows(ref, "lse"),
             spans=ref.spans,
         )
+
+    def batches(self, order: Iterable[list[SampleRef]]) -> Iterator[list[Sample]]:
+        return ([self.load(ref) for ref in refs] for refs in order)
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _rows(self, ref: SampleRef, name: str) -> Tensor:
+        if ref.shard not in self._open:
+            self._open[ref.shard] = safe_open(self.folder / ref.shard, framework="pt")
+        found: Tensor = self._open[ref.shard].get_slice(name)[ref.start : ref.start + ref.length]
+        return found
 
 
 def bytes_per_token(hidden_size: int) -> int:

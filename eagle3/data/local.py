@@ -30,15 +30,20 @@ def target_facts(ctx: Context) -> dict[str, Any]:
     return facts
 
 
+def capture_layers(ctx: Context) -> tuple[int, int, int]:
+    """The captured layers that `resolve` settled on."""
+    low, middle, high = target_facts(ctx)["capture_layers"]
+    return low, middle, high
+
+
 def open_tokenizer(ctx: Context) -> PreTrainedTokenizerBase:
     return load_tokenizer(target_dir(ctx))
 
 
 def open_target(ctx: Context) -> Target:
     """The target in float32, on a GPU where there is one, with the captured layers of `resolve`."""
-    low, middle, high = target_facts(ctx)["capture_layers"]
     target = Target.load(
-        target_dir(ctx), device=default_device(), capture_layers=(low, middle, high)
+        target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
     )
     speed_up(target.model)
     return target

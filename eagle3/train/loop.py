@@ -13,8 +13,9 @@ import torch
 
 from eagle3 import vocab
 from eagle3.config import TrainConfig
-from eagle3.data.features import FeatureStore, Sample, SampleRef
-from eagle3.data.local import default_device, open_tokenizer, target_dir
+from eagle3.data.features import Sample, SampleRef
+from eagle3.data.local import capture_layers, default_device, open_tokenizer, target_dir
+from eagle3.data.source import open_source
 from eagle3.draft import Draft, DraftConfig
 from eagle3.errors import BadInput
 from eagle3.export import official
@@ -35,7 +36,11 @@ from eagle3.train.start import start_from_target
 
 def train(ctx: Context) -> None:
     """Train on `extract`'s features; writes `draft/` and `history.jsonl`."""
-    Trainer(ctx).run()
+    trainer = Trainer(ctx)
+    try:
+        trainer.run()
+    finally:
+        trainer.source.close()
 
 
 class Trainer:
@@ -47,19 +52,17 @@ class Trainer:
         self.depth = ctx.config.recipe.benchmark.depth
         self.work = ctx.out / "work"
         self.work.mkdir(parents=True, exist_ok=True)
-        self.store = FeatureStore.open(ctx.inputs["extract"])
         target = Target.load(
-            target_dir(ctx),
-            device=default_device(),
-            capture_layers=self.store.index.capture_layers,
+            target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
         )
+        self.source = open_source(ctx, target)
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = getattr(target.config, "final_logit_softcapping", None)
         limit = self.config.max_length
-        self.refs = [ref for ref in self.store.samples("train") if teaches(ref, limit)]
-        self.left_out = len(self.store.samples("train")) - len(self.refs)
-        heldout = sorted(self.store.samples("heldout"), key=lambda ref: ref.id)
+        self.refs = [ref for ref in self.source.samples("train") if teaches(ref, limit)]
+        self.left_out = len(self.source.samples("train")) - len(self.refs)
+        heldout = sorted(self.source.samples("heldout"), key=lambda ref: ref.id)
         self.heldout = heldout[-self.config.eval_samples :]
         if not self.refs or not self.heldout:
             raise BadInput(
@@ -97,9 +100,10 @@ class Trainer:
         progress = self.ctx.progress
         started, before = time.monotonic(), self.state["seconds"]
         progress.progress(self.state["step"], total, "step")
+        loaded = self.source.batches(self.batches[self.state["step"] :])
         while self.state["step"] < total:
             index = self.state["step"]
-            batch = self._load(self.batches[index])
+            batch = self._pack(next(loaded))
             result = self._step(batch, index)
             self.state["step"] = step = index + 1
             self.state["tokens"] += len(batch.ids_T)
@@ -121,14 +125,14 @@ class Trainer:
         torch.manual_seed(self.ctx.config.recipe.seed)
         config = DraftConfig.for_target(
             target.config,
-            self.store.index.capture_layers,
+            self.source.capture_layers,
             self.config.draft_vocab_size,
             self.config.intermediate_size,
         )
         draft = Draft(config, target.embed.weight.detach()).to(target.device)
         counts = torch.zeros(target.vocab_size, dtype=torch.int64)
         for ref in self.refs:
-            ids = self.store.load(ref).input_ids
+            ids = self.source.input_ids(ref)
             for start, end in ref.spans:
                 counts += torch.bincount(ids[start:end], minlength=target.vocab_size)
         distinct = int((counts > 0).sum())
@@ -149,10 +153,9 @@ class Trainer:
             self.state = load_checkpoint(folder, self.draft, self.optimizer)
             self.ctx.progress.info(f"going on from the checkpoint of step {self.state['step']}")
 
-    def _load(self, refs: list[SampleRef]) -> Batch:
-        limit = self.config.max_length
-        samples = [_cut(self.store.load(ref), limit) for ref in refs]
-        return pack(samples, self.config.ttt_steps, device=self.head_VH.device)
+    def _pack(self, samples: list[Sample]) -> Batch:
+        cut = [_cut(sample, self.config.max_length) for sample in samples]
+        return pack(cut, self.config.ttt_steps, device=self.head_VH.device)
 
     def _step(self, batch: Batch, index: int) -> Objective:
         for group in self.optimizer.param_groups:
@@ -179,7 +182,7 @@ class Trainer:
 
     def _evaluate(self) -> dict[str, float]:
         self.draft.eval()
-        samples = [self.store.load(ref) for ref in self.heldout]
+        samples = [self.source.load(ref) for ref in self.heldout]
         found = chain_acceptance(self.draft, samples, self.depth)
         best = self.state["best"]
         if best is None or found.length > best["acceptance_length"]:
@@ -205,7 +208,7 @@ class Trainer:
         lines = "".join(json.dumps(row) + "\n" for row in self.state["history"])
         (self.ctx.out / "history.jsonl").write_text(lines)
         draft = official.load(best, self.draft.embed_VH)
-        samples = [self.store.load(ref) for ref in self.heldout]
+        samples = [self.source.load(ref) for ref in self.heldout]
         share = coverage(samples, draft, self.head_VH, self.softcap)
         cut = sum(ref.length > self.config.max_length for ref in self.refs)
         self.ctx.summary |= {

@@ -77,7 +77,7 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stage(label: str) -> Stage:
-    return Stage("train", ("resolve", "extract"), lambda c: label, train)
+    return Stage("train", ("resolve", "regenerate", "extract"), lambda c: label, train)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

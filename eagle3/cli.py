@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import errno
 import io
 import json
 import os
@@ -29,7 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from pydantic import ValidationError
 
 from eagle3.config import STAGES, PromptsConfig, RunConfig, explain, load_recipe
-from eagle3.errors import BadInput, DiskFull, StageError
+from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
 
 
@@ -129,7 +128,7 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
     except Exception as e:
         text = traceback.format_exc()
         sys.stderr.write(text)
-        if _disk_is_full(e):
+        if disk_is_full(e):
             hint = "free some space, then run the same command to go on"
             progress.emit("error", reason=DiskFull.reason, message=str(e), hint=hint)
             return DiskFull.exit_code
@@ -138,13 +137,6 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
         progress.emit("error", reason=reason, message=f"{type(e).__name__}: {e}", traceback=text)
         return 1
     return 0
-
-
-def _disk_is_full(error: Exception) -> bool:
-    """Whether writing failed for want of space; safetensors says so in words alone."""
-    numbers = (errno.ENOSPC, errno.EDQUOT)
-    named = isinstance(error, OSError) and error.errno in numbers
-    return named or any(os.strerror(number) in str(error) for number in numbers)
 
 
 class _Readable(io.TextIOBase):

@@ -11,6 +11,9 @@ Anything else is `internal` (exit 1); `out_of_memory` is exit 1 too, with its ow
 
 from __future__ import annotations
 
+import errno
+import os
+
 
 class StageError(Exception):
     """A failure with a reason that a caller can act on.
@@ -46,3 +49,10 @@ class DiskFull(StageError):
 class Stopped(StageError):
     exit_code = 75
     reason = "stopped"
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether writing failed for want of space; safetensors says so in words alone."""
+    numbers = (errno.ENOSPC, errno.EDQUOT)
+    named = isinstance(error, OSError) and error.errno in numbers
+    return named or any(os.strerror(number) in str(error) for number in numbers)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from eagle3.config.reference import Strict
 
@@ -41,13 +41,31 @@ class RegenerateConfig(Strict):
 
 
 class ExtractConfig(Strict):
-    """How target features are stored."""
+    """How the target's features reach training."""
 
+    mode: Literal["offline", "online", "streamed"] = "offline"
+    """`offline`: stored on disk first, then read as often as wanted. `online`: the target runs in
+    the training process and nothing is stored. `streamed`: it runs in a process of its own, a few
+    batches ahead of training."""
     capture_layers: tuple[int, int, int] | None = None
     """Indices into HF `hidden_states` (the residual stream *entering* that layer); the default is
     (2, n // 2, n - 3) of an n-layer target (method: EAGLE-3, section 3.1)."""
     shard_tokens: Annotated[int, Field(ge=256)] = 16384
-    """Tokens in one feature shard."""
+    """Tokens in one feature shard (offline)."""
+    quota_gb: Annotated[float, Field(gt=0)] | None = None
+    """What the features of a run may take on disk (offline); only free space limits when empty."""
+    top_k: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Store the target's k largest probabilities in place of its final hidden state (offline)."""
+    queue_batches: Annotated[int, Field(ge=1, le=64)] = 2
+    """Batches that may wait for training (streamed)."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] | None = None
+    """Where the target runs (streamed); the last GPU when empty, or else the CPU."""
+
+    @model_validator(mode="after")
+    def _only_what_is_stored_is_cut(self) -> Self:
+        if self.top_k is not None and self.mode != "offline":
+            raise ValueError(f"top_k shrinks what is stored; mode {self.mode} stores nothing")
+        return self
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.data.records import Message
 
+Tools = list[dict[str, Any]] | None
+"""JSON schemas of the tools that a conversation may call."""
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Tools = None) -> str:
     """The conversation as text, up to where the next answer starts."""
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        messages, tools=tools, tokenize=False, add_generation_prompt=True
+    )
     assert isinstance(text, str)
     return text
 
@@ -20,9 +27,11 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> list[int]:
+def prompt_ids(
+    tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Tools = None
+) -> list[int]:
     """Token ids up to where the next answer starts."""
-    return encode(tokenizer, render(tokenizer, messages))
+    return encode(tokenizer, render(tokenizer, messages, tools))
 
 
 def next_turn(
@@ -32,6 +41,7 @@ def next_turn(
     answer: list[int],
     turn: list[Message],
     end_ids: frozenset[int],
+    tools: Tools = None,
 ) -> tuple[list[int], list[Message], bool]:
     """Continue a conversation after an answer.
 
@@ -53,8 +63,8 @@ def next_turn(
     ended = answer[-1] in end_ids
     content: str = tokenizer.decode(answer[:-1] if ended else answer, skip_special_tokens=False)
     messages = [*history, {"role": "assistant", "content": content}, *turn]
-    before = render(tokenizer, history) + content
-    whole = render(tokenizer, messages)
+    before = render(tokenizer, history, tools) + content
+    whole = render(tokenizer, messages, tools)
     if not whole.startswith(before):
         return encode(tokenizer, whole), messages, False
     rest = encode(tokenizer, whole[len(before) :])

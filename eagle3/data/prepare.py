@@ -14,7 +14,7 @@ from eagle3.config import PromptsConfig
 from eagle3.data.chat import prompt_ids
 from eagle3.data.local import open_tokenizer, target_facts
 from eagle3.data.prompts import RawPrompt, read_prompts
-from eagle3.data.records import Message, Prompt, Split, write_records
+from eagle3.data.records import Message, Prompt, Split, turns, write_records
 from eagle3.errors import BadInput
 from eagle3.run import Context
 
@@ -74,8 +74,9 @@ def deduplicated(prompts: list[RawPrompt]) -> list[RawPrompt]:
 
 
 def content_id(messages: list[Message]) -> str:
-    """16 hex digits of the content; case and white space do not count."""
-    plain = [[m["role"], " ".join(m["content"].casefold().split())] for m in messages]
+    """16 hex digits of what was asked; case and white space do not count, nor do answers."""
+    asked = [m for m in messages if m["role"] != "assistant"]
+    plain = [[m["role"], " ".join(m["content"].casefold().split())] for m in asked]
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
@@ -85,13 +86,12 @@ def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: RawPrompt, context
     Raises:
         BadInput: the chat template refuses it, or no token of an answer would fit the context.
     """
-    messages: list[Message] = []
-    for message in prompt.messages:
-        if messages and messages[-1]["role"] == "user":
-            messages.append({"role": "assistant", "content": "."})
-        messages.append(message)
+    first, *later = turns(prompt.messages)
+    messages = list(first)
+    for turn in later:
+        messages += [{"role": "assistant", "content": "."}, *turn]
     try:
-        length = len(prompt_ids(tokenizer, messages))
+        length = len(prompt_ids(tokenizer, messages, prompt.tools))
     except TemplateError as e:
         raise BadInput(
             f"{prompt.where}: the target's chat template refuses this conversation: {e}"
@@ -133,4 +133,5 @@ def _prompt(prompt: RawPrompt, part: Split, tokens: int) -> Prompt:
         split=part,
         messages=prompt.messages,
         prompt_tokens=tokens,
+        tools=prompt.tools,
     )

@@ -13,12 +13,9 @@ from huggingface_hub import HfApi
 
 from eagle3.config import DATASET, RunConfig
 from eagle3.data.fetch import hub_errors
+from eagle3.data.messages import read_messages, read_tools
 from eagle3.data.records import Message, Split
 from eagle3.errors import BadInput
-
-ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
-SHAREGPT = {**ROLES, "human": "user", "gpt": "assistant", "chatgpt": "assistant"}
-"""ShareGPT's names of the roles, in the copies of it that are about."""
 
 EXPECTED = '{"messages": [{"role": …, "content": …}]}, {"conversations": […]} or {"prompt": "…"}'
 MAX_PROBLEMS = 5
@@ -32,9 +29,12 @@ class RawPrompt:
     where: str
     """File and line, or data set and row: for messages to the user."""
     messages: list[Message]
-    """System and user messages; answers are left out, since the target writes its own."""
+    """The whole conversation, answers too: `Prompt.turns` leaves them out where the target writes
+    its own."""
     split: Split | None
     """What the source says about it."""
+    tools: list[dict[str, Any]] | None = None
+    """JSON schemas of the tools that the conversation may call."""
 
 
 def read_prompts(config: RunConfig) -> list[RawPrompt]:
@@ -155,49 +155,8 @@ def _parse(where: str, row: Any, split: Split | None) -> RawPrompt:
         raise row
     if not isinstance(row, Mapping):
         raise ValueError(f"{where}: a {type(row).__name__}, expected an object")
-    if row.get("messages") is not None:
-        messages = _messages(where, row["messages"], "role", "content", ROLES)
-    elif row.get("conversations") is not None:
-        messages = _messages(where, row["conversations"], "from", "value", SHAREGPT)
-    elif isinstance(row.get("prompt"), str):
-        messages = _messages(
-            where, [{"role": "user", "content": row["prompt"]}], "role", "content", ROLES
-        )
-    else:
-        keys = ", ".join(map(str, row)) or "nothing"
-        raise ValueError(
-            f"{where}: has {keys}; expected messages, conversations or a prompt that is text"
-        )
+    messages, tools = read_messages(where, row), read_tools(where, row)
     mark = row.get("split", split)
     if mark not in (None, "train", "heldout"):
         raise ValueError(f"{where}: split is {mark!r}, expected train or heldout")
-    return RawPrompt(where, messages, mark)
-
-
-def _messages(
-    where: str, items: Any, role_key: str, text_key: str, roles: Mapping[str, str]
-) -> list[Message]:
-    """System and user messages in order, up to the last user message."""
-    if not isinstance(items, list):
-        raise ValueError(f"{where}: expected a list of messages, got a {type(items).__name__}")
-    found: list[Message] = []
-    for item in items:
-        if not isinstance(item, Mapping) or role_key not in item or text_key not in item:
-            raise ValueError(f"{where}: a message must have {role_key!r} and {text_key!r}")
-        if not isinstance(item[role_key], str) or item[role_key] not in roles:
-            raise ValueError(
-                f"{where}: unknown role {item[role_key]!r}, expected one of {', '.join(roles)}"
-            )
-        role, content = roles[item[role_key]], item[text_key]
-        if role == "assistant":
-            continue
-        if not isinstance(content, str) or not content.strip():
-            raise ValueError(f"{where}: the {role} message is empty or not text")
-        if any("\ud800" <= c <= "\udfff" for c in content):
-            raise ValueError(f"{where}: the {role} message has half a surrogate pair (\\ud800…)")
-        found.append({"role": role, "content": content})
-    while found and found[-1]["role"] != "user":
-        found.pop()
-    if not found:
-        raise ValueError(f"{where}: the conversation has no user message")
-    return found
+    return RawPrompt(where, messages, mark, tools)

@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 Split = Literal["train", "heldout"]
-Message = dict[str, str]
-"""`role` (system or user) and `content`."""
+Message = dict[str, Any]
+"""`role` (system, user, assistant or tool), `content`, and what `messages.py` says of each role."""
 
 
 class Record(BaseModel):
@@ -22,22 +22,34 @@ class Record(BaseModel):
 
 
 class Prompt(Record):
-    """A conversation without its answers: the target writes those itself."""
+    """A conversation. Its answers are those of the set; `turns` leaves them out."""
 
     id: str
     split: Split
     messages: list[Message]
     prompt_tokens: int
     """Length of the rendered conversation, its answers left out."""
+    tools: list[dict[str, Any]] | None = None
+    """JSON schemas of the tools that the conversation may call."""
 
     def turns(self) -> list[list[Message]]:
-        """The messages that come before each answer; each turn ends with a user's message."""
-        turns: list[list[Message]] = [[]]
-        for message in self.messages:
-            turns[-1].append(message)
-            if message["role"] == "user":
-                turns.append([])
-        return turns[:-1]
+        """The messages that come before each answer that the target is to write."""
+        return turns(self.messages)
+
+
+def turns(messages: list[Message]) -> list[list[Message]]:
+    """What comes before each answer of a conversation, answers left out; each turn ends with a
+    user's message. It ends where a tool was called: what the tool returned answers a call that the
+    target may not make."""
+    found: list[list[Message]] = [[]]
+    for message in messages:
+        if message["role"] == "tool" or message.get("tool_calls"):
+            break
+        if message["role"] != "assistant":
+            found[-1].append(message)
+        if message["role"] == "user":
+            found.append([])
+    return found[:-1]
 
 
 class Response(Record):

@@ -36,13 +36,8 @@ def test_three_forms_become_the_same_messages(read):
         {"from": "gpt", "value": "Hello!"},
     ]
     found = read({"messages": [system, user]}, {"conversations": share}, {"prompt": "Hi"})
-    assert [p.messages for p in found] == [[system, user], [system, user], [user]]
-
-
-def test_answers_are_left_out_and_every_user_turn_is_kept(read):
-    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
-    [prompt] = read({"messages": [{"role": r, "content": c} for r, c in turns]})
-    assert [m["content"] for m in prompt.messages] == ["a", "c"]
+    answer = {"role": "assistant", "content": "Hello!"}
+    assert [p.messages for p in found] == [[system, user], [system, user, answer], [user]]
 
 
 def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read):
@@ -59,8 +54,8 @@ def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read):
         ({"prompt": "  "}, "line 2: the user message is empty"),
         ({"prompt": 3}, "line 2: has prompt; expected messages"),
         (
-            {"messages": [{"role": "tool", "content": "x"}]},
-            "line 2: unknown role 'tool', expected one of system, user, assistant",
+            {"messages": [{"role": "narrator", "content": "x"}]},
+            "line 2: unknown role 'narrator', expected one of system, developer, user, assistant",
         ),
         (
             {"conversations": [{"from": "narrator", "value": "x"}]},

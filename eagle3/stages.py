@@ -7,6 +7,7 @@ from typing import Any
 
 from eagle3.bench.speed import benchmark
 from eagle3.config import RunConfig
+from eagle3.config.sections import HOUSEKEEPING
 from eagle3.data.extract import extract
 from eagle3.data.prepare import prepare
 from eagle3.data.prompts import demo_files, prompt_file
@@ -27,9 +28,9 @@ def _recipe(*sections: str) -> Callable[[RunConfig], Any]:
 
 
 def _train(config: RunConfig) -> dict[str, Any]:
-    """All but how often a checkpoint is kept, which decides nothing."""
+    """All but how checkpoints are kept, which decides nothing."""
     recipe = config.recipe
-    section = recipe.train.model_dump(mode="json", exclude={"checkpoint_every"})
+    section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
     return {"seed": recipe.seed, "train": section, "depth": recipe.benchmark.depth}
 
 

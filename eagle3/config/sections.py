@@ -86,8 +86,12 @@ class TrainConfig(Strict):
     """Peak learning rate of AdamW."""
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate goes after the warm-up; cosine and linear fall to 5% of the peak."""
     warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    """Share of all steps with a linearly rising learning rate; a cosine to 5% follows."""
+    """Share of all steps with a linearly rising learning rate."""
+    warmup_steps: Annotated[int, Field(ge=1)] | None = None
+    """The same as a number of steps; takes the place of `warmup_fraction`."""
     grad_clip: Annotated[float, Field(gt=0)] = 0.5
     """Cap on the gradient's norm."""
     epochs: Annotated[float, Field(gt=0)] = 4.0
@@ -101,8 +105,18 @@ class TrainConfig(Strict):
     eval_samples: Annotated[int, Field(ge=1)] = 24
     """Held-out samples of an evaluation, the last by id; the benchmark takes the first by id, so
     that choosing the best checkpoint does not flatter it."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Stop early after so many evaluations in a row without a longer held-out acceptance length."""
     checkpoint_every: Annotated[int, Field(ge=1)] = 50
     """Optimiser steps between checkpoints."""
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    """The newest so many stay on this machine while training runs; each holds the best draft."""
+    max_skipped: Annotated[int, Field(ge=0)] = 8
+    """Batches that NaN or infinity may cost before training fails; each is kept in `skipped/`."""
+
+
+HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints"})
+"""Fields of `TrainConfig` that decide nothing about the draft."""
 
 
 class BenchmarkConfig(Strict):

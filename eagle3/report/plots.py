@@ -30,8 +30,9 @@ def write_plots(facts: Facts, folder: Path) -> list[str]:
 def _loss(history: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    steps = [row["step"] for row in history]
-    left.plot(steps, [row["train/loss"] for row in history], color=BLUE, linewidth=1.2)
+    trained = [row for row in history if "train/loss" in row]  # not where a batch was left out
+    losses = [row["train/loss"] for row in trained]
+    left.plot([row["step"] for row in trained], losses, color=BLUE, linewidth=1.2)
     left.set(title="Training loss", xlabel="optimiser step", ylabel="loss over all draft steps")
     evaluated = [row for row in history if "eval/acceptance_length" in row]
     right.plot(

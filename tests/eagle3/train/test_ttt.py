@@ -77,6 +77,10 @@ def test_a_wrong_rotary_shift_would_be_seen() -> None:
     rows = torch.arange(5)
     right = list(unroll(draft, batch, rows, 2))[1]
     query = draft.query
-    draft.query = lambda mixed, positions: query(mixed, positions * 0 + batch.positions_T[rows[0]])  # type: ignore[method-assign]
+
+    def unshifted(mixed_T2H: Tensor, positions_T: Tensor) -> Tensor:
+        return query(mixed_T2H, positions_T * 0 + batch.positions_T[rows[0]])
+
+    draft.query = unshifted  # type: ignore[method-assign]
     wrong = list(unroll(draft, batch, rows, 2))[1]
     assert float((right - wrong).abs().max()) > 1e-3

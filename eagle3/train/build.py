@@ -1,0 +1,54 @@
+"""The draft that training begins with: its sizes, its vocabulary, its first weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagle3 import vocab
+from eagle3.data.features import SampleRef
+from eagle3.data.local import open_tokenizer
+from eagle3.data.source import FeatureSource
+from eagle3.draft import Draft, DraftConfig
+from eagle3.run import Context
+from eagle3.target import Target
+from eagle3.train.start import start_from_target
+
+
+def new_draft(
+    ctx: Context, target: Target, source: FeatureSource, refs: Sequence[SampleRef]
+) -> Draft:
+    """A draft for a target, on its device; the same seed gives the same weights.
+
+    Args:
+        refs: the training samples, whose answers decide the draft vocabulary.
+    """
+    torch.manual_seed(ctx.config.recipe.seed)
+    train = ctx.config.recipe.train
+    config = DraftConfig.for_target(
+        target.config, source.capture_layers, train.draft_vocab_size, train.intermediate_size
+    )
+    draft = Draft(config, target.embed.weight.detach()).to(target.device)
+    counts_V = _answer_counts(source, refs, target.vocab_size)
+    distinct = int((counts_V > 0).sum())
+    if distinct < config.draft_vocab_size < target.vocab_size:
+        ctx.progress.info(
+            f"answers hold {distinct} distinct tokens; the draft vocabulary of "
+            f"{config.draft_vocab_size} is filled up with the lowest unused ids"
+        )
+    special = {*target.eos_ids(), *open_tokenizer(ctx).all_special_ids}
+    draft.set_vocab(vocab.choose(counts_V, config.draft_vocab_size, special))
+    start_from_target(draft, target.head_weight().detach())
+    return draft
+
+
+def _answer_counts(source: FeatureSource, refs: Sequence[SampleRef], vocab_size: int) -> Tensor:
+    """How often each target id occurs in answers, int64 [V]."""
+    counts_V = torch.zeros(vocab_size, dtype=torch.int64)
+    for ref in refs:
+        ids = source.input_ids(ref)
+        for start, end in ref.spans:
+            counts_V += torch.bincount(ids[start:end], minlength=vocab_size)
+    return counts_V

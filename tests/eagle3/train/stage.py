@@ -1,0 +1,35 @@
+"""The training stage under a name of a test's own, so that nothing is found done."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from eagle3.run import Stage, current, read_config, run_stage, write_json
+from eagle3.train.loop import train
+
+
+def stage(label: str) -> Stage:
+    return Stage("train", ("resolve", "regenerate", "extract"), lambda c: label, train)
+
+
+def run_train(run: Path, label: str) -> tuple[dict[str, Any], str]:
+    """The summary, and what was printed."""
+    stream = io.StringIO()
+    manifest = run_stage(stage(label), run, stream)
+    return manifest["summary"], stream.getvalue()
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(current(run, "train") / "draft" / "model.safetensors")
+
+
+def change_recipe(run: Path, **train_fields: Any) -> None:
+    """Rewrite config.json with other fields of the section `train`."""
+    config = read_config(run).model_dump(mode="json")
+    config["recipe"]["train"] |= train_fields
+    write_json(run / "config.json", config)

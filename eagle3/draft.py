@@ -20,7 +20,7 @@ from transformers.models.llama.modeling_llama import (
     rotate_half,
 )
 
-from eagle3 import vocab
+from eagle3 import fit, vocab
 from eagle3.decode.attention import additive, causal_mask, grouped_attention
 from eagle3.decode.cache import KVRows
 
@@ -53,19 +53,19 @@ class DraftConfig:
         draft_vocab_size: int,
         intermediate_size: int | None = None,
     ) -> Self:
-        """The draft that fits a target's text config."""
-        heads = config.num_attention_heads
+        """The draft that fits a target's text config (`eagle3.fit`)."""
+        queries, groups, head_dim = fit.heads(config)
         return cls(
             hidden_size=config.hidden_size,
-            intermediate_size=intermediate_size or config.intermediate_size,
-            num_attention_heads=heads,
-            num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            intermediate_size=intermediate_size or fit.mlp_width(config),
+            num_attention_heads=queries,
+            num_key_value_heads=groups,
+            head_dim=head_dim,
             vocab_size=config.vocab_size,
-            rms_norm_eps=config.rms_norm_eps,
+            rms_norm_eps=fit.norm_eps(config),
             hidden_act="silu",
-            rope_parameters=dict(config.rope_parameters),
-            max_position_embeddings=config.max_position_embeddings,
+            rope_parameters=fit.rope(config),
+            max_position_embeddings=fit.context_length(config),
             bos_token_id=config.bos_token_id,
             eos_token_id=config.eos_token_id,
             pad_token_id=config.pad_token_id,

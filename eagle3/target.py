@@ -1,7 +1,7 @@
 """The target: load it, run it over a rollback cache, capture features, reach embedding and head.
 
-Shapes: B sequences, L rows, H hidden size, V vocabulary, 3H the three captured features in order
-low, mid, high.
+Shapes: B sequences, L rows, K keys (rows in the cache and new ones), H hidden size, V vocabulary,
+3H the three captured features in order low, mid, high.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from eagle3.decode.attention import NAME, additive, causal_mask
 from eagle3.decode.cache import RollbackCache
+from eagle3.fit import context_length
+from eagle3.load import load_model
 
 
 def default_capture_layers(num_layers: int) -> tuple[int, int, int]:
@@ -31,22 +33,45 @@ def default_capture_layers(num_layers: int) -> tuple[int, int, int]:
     return 2, num_layers // 2, num_layers - 3
 
 
+def windows(config: Any) -> list[int | None]:
+    """The sliding window of each layer, in tokens; None where a layer sees all before it."""
+    window: int | None = getattr(config, "sliding_window", None) or None
+    types = getattr(config, "layer_types", None)
+    if types is None:
+        return [window] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in types]
+
+
+def logit_scale(config: Any) -> float:
+    """What the head's output is multiplied by (Cohere; Granite divides)."""
+    divisor: float | None = getattr(config, "logits_scaling", None)
+    factor: float | None = getattr(config, "logit_scale", None)
+    return (1.0 if factor is None else factor) / (1.0 if divisor is None else divisor)
+
+
 class Target:
     """A causal LM of transformers, frozen, with its features within reach."""
 
     def __init__(self, model: Any, capture_layers: tuple[int, int, int] | None = None) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.body: Any = model.base_model
+        self.body: Any = model.get_decoder()
         self.config: Any = model.config.get_text_config()
         self.layers: nn.ModuleList = self.body.layers
         self.num_layers = len(self.layers)
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
+        self.context = context_length(self.config)
         self.capture_layers = capture_layers or default_capture_layers(self.num_layers)
         self._captured: dict[int, Tensor] | None = None
         for index in self.capture_layers:
-            self.layers[index].register_forward_pre_hook(self._hook(index))
-        model.set_attn_implementation(NAME)
+            self.layers[index].register_forward_pre_hook(self._capture(index))
+        self._windowed: dict[int, Tensor] = {}
+        sliding = [(i, w) for i, w in enumerate(windows(self.config)) if w is not None]
+        for index, window in sliding:
+            self.layers[index].register_forward_pre_hook(self._window(window), with_kwargs=True)
+        self.windows = {window for _, window in sliding}
+        self.logit_scale = logit_scale(self.config)
+        self.body.set_attn_implementation(NAME)
 
     @classmethod
     def load(
@@ -56,15 +81,8 @@ class Target:
         device: str = "cpu",
         capture_layers: tuple[int, int, int] | None = None,
     ) -> Self:
-        """Load from a local HF directory: safetensors only, no remote code, nothing fetched."""
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path),
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-        return cls(model.to(device), capture_layers)
+        """Load from a local HF directory (`eagle3.load`)."""
+        return cls(load_model(path, dtype, device)[0], capture_layers)
 
     @property
     def device(self) -> torch.device:
@@ -81,9 +99,9 @@ class Target:
         return embedding
 
     def head_weight(self) -> Tensor:
-        """The LM head's weight, [V, H]."""
+        """The LM head's weight, [V, H]; a constant scale of the logits is in it."""
         weight: Tensor = self.model.get_output_embeddings().weight
-        return weight
+        return weight if self.logit_scale == 1 else weight * self.logit_scale
 
     def eos_ids(self) -> frozenset[int]:
         """Token ids at which generation ends, from the generation config or else the config."""
@@ -121,10 +139,12 @@ class Target:
             positions_BL = torch.arange(start, start + rows, device=ids_BL.device)[None]
         if mask is None and rows > 1:
             mask = causal_mask(rows, cache.length, ids_BL.device)
+        positions_BL = positions_BL.expand(batch, -1)
+        self._windowed = self._window_masks(positions_BL, cache, mask)
         self._captured = {} if capture else None
         hidden_BLH = self.body(
             input_ids=ids_BL,
-            position_ids=positions_BL.expand(batch, -1),
+            position_ids=positions_BL,
             attention_mask=None if mask is None else additive(mask, self.dtype),
             cache=cache,
             use_cache=True,
@@ -138,10 +158,38 @@ class Target:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of final normed hidden states [..., H]."""
         out: Tensor = self.model.get_output_embeddings()(hidden)
+        if self.logit_scale != 1:
+            out = out * self.logit_scale
         cap = getattr(self.config, "final_logit_softcapping", None)
         return out if cap is None else cap * torch.tanh(out / cap)
 
-    def _hook(self, index: int) -> Any:
+    def _window_masks(
+        self, positions_BL: Tensor, cache: RollbackCache, mask: Tensor | None
+    ) -> dict[int, Tensor]:
+        """Additive masks [B, 1, L, K] by window, for windows that hide something by now."""
+        if not self.windows:
+            return {}
+        positions_BK = cache.place(positions_BL)
+        narrow = [w for w in self.windows if w < positions_BK.shape[1]]
+        if not narrow:
+            return {}
+        back_B1LK = (positions_BL[:, :, None] - positions_BK[:, None, :])[:, None]
+        masks = {}
+        for window in narrow:
+            near = back_B1LK < window
+            masks[window] = additive(near if mask is None else near & mask, self.dtype)
+        return masks
+
+    def _window(self, window: int) -> Any:
+        def narrow(
+            _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            mask = self._windowed.get(window)
+            return None if mask is None else (args, kwargs | {"attention_mask": mask})
+
+        return narrow
+
+    def _capture(self, index: int) -> Any:
         def capture(_: nn.Module, args: tuple[Tensor, ...]) -> None:
             if self._captured is not None:
                 self._captured[index] = args[0]

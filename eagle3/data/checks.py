@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from eagle3.config import Recipe
+from eagle3.data.architecture import Layers, skeleton
 from eagle3.data.chat import prompt_ids
 from eagle3.data.records import read_json
 from eagle3.data.weights import Checkpoint, read_checkpoint
 from eagle3.errors import BadInput
+from eagle3.fit import context_length, mlp_width
+from eagle3.load import AS_VALUES, ON_GPU, quantisation
 from eagle3.run import sha256_json
-from eagle3.target import default_capture_layers, load_tokenizer
+from eagle3.target import load_tokenizer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,8 +34,6 @@ TOKENIZER_FILES = (
 )
 
 DTYPES = ("float32", "bfloat16", "float16")
-
-Layers = tuple[int, int, int]
 
 
 def check_config(folder: Path) -> Any:
@@ -51,11 +52,7 @@ def check_config(folder: Path) -> Any:
             )
     if raw.get("is_encoder_decoder"):
         raise BadInput("the target is an encoder-decoder model; expected a decoder-only causal LM")
-    if "quantization_config" in raw:
-        raise BadInput(
-            "the target's weights are quantised; expected float32, bfloat16 or float16",
-            "give the checkpoint it was quantised from",
-        )
+    _check_quantisation(raw)
     try:
         config = AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
@@ -64,49 +61,6 @@ def check_config(folder: Path) -> Any:
         raise BadInput(f"transformers cannot read the target's config.json: {_line(e)}") from None
     _check_causal(config)
     return config
-
-
-def check_structure(config: Any, capture_layers: Layers | None) -> Layers:
-    """The layers to capture, when the model is a plain stack of full-attention decoder layers.
-
-    Raises:
-        BadInput: names the part that this engine does not run.
-    """
-    with torch.device("meta"):
-        try:
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        except Exception as e:  # as each model's own code has it
-            raise BadInput(
-                f"transformers cannot build the target from its config: {_line(e)}"
-            ) from None
-    name = type(model).__name__
-    layers = getattr(model.base_model, "layers", None)
-    if not isinstance(layers, torch.nn.ModuleList):
-        raise BadInput(f"{name} has no decoder layers where this engine looks (base_model.layers)")
-    _check_attention(name, model, config.get_text_config())
-    return check_capture(len(layers), capture_layers)
-
-
-def check_capture(num_layers: int, capture_layers: Layers | None) -> Layers:
-    """The recipe's captured layers, or the default ones.
-
-    Raises:
-        BadInput: too few layers, or not three different ones in ascending order.
-    """
-    if capture_layers is None:
-        try:
-            return default_capture_layers(num_layers)
-        except ValueError as e:
-            raise BadInput(
-                str(e), "name three different layers: extract.capture_layers in the recipe"
-            ) from None
-    low, middle, high = capture_layers
-    if not 0 <= low < middle < high < num_layers:
-        raise BadInput(
-            f"extract.capture_layers {list(capture_layers)}: expected three different layers in "
-            f"ascending order, each from 0 to {num_layers - 1}"
-        )
-    return capture_layers
 
 
 def check_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
@@ -164,16 +118,18 @@ def describe(
     text = config.get_text_config()
     raw = _raw_config(folder)
     raw.pop("transformers_version", None)
+    quantised = quantisation(raw)
     return {
         "architecture": (config.architectures or ["unknown"])[0],
         "model_type": config.model_type,
         "num_layers": text.num_hidden_layers,
         "hidden_size": text.hidden_size,
-        "intermediate_size": getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        "intermediate_size": mlp_width(text),
         "vocab_size": text.vocab_size,
-        "dtype": checkpoint.dtype,
-        "max_position_embeddings": text.max_position_embeddings,
-        "parameters": checkpoint.parameters,
+        "dtype": checkpoint.dtype if quantised is None else _computed_in(config),
+        "quantisation": quantised,
+        "max_position_embeddings": context_length(text),
+        "parameters": checkpoint.parameters if quantised is None else _parameters(config),
         "weights_sha256": checkpoint.sha256(),
         "tokenizer_sha256": _tokenizer_sha256(folder),
         "template_sha256": hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest(),
@@ -197,7 +153,7 @@ def check_files(folder: Path, config: Any) -> Checkpoint:
                 f"{name} is {list(tensor.shape)}, config.json says {list(expected)}: the weights "
                 "and the config are of different models"
             )
-    if checkpoint.dtype not in DTYPES:
+    if checkpoint.dtype not in DTYPES and quantisation(_raw_config(folder)) is None:
         raise BadInput(
             f"the target's weights are {checkpoint.dtype}; expected {', '.join(DTYPES)}",
             "give a copy of the checkpoint in one of these types",
@@ -209,31 +165,48 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def _check_quantisation(raw: dict[str, Any]) -> None:
+    method = quantisation(raw)
+    if method is None or method in AS_VALUES or (method in ON_GPU and torch.cuda.is_available()):
+        return
+    plain = "give the checkpoint it was quantised from; a draft made for that one loads beside it"
+    if method in ON_GPU:
+        raise BadInput(
+            f"the target's weights are quantised ({method}), which can be read on a GPU only",
+            f"run on a machine with a GPU and `pip install {method}`, or {plain}",
+        )
+    raise BadInput(
+        f"the target's weights are quantised ({method}); of quantised weights this engine reads "
+        f"{', '.join(AS_VALUES)} and, on a GPU, {', '.join(ON_GPU)}",
+        plain,
+    )
+
+
+def _computed_in(config: Any) -> str:
+    """The type that a quantised checkpoint computes in, in torch's name."""
+    name = str(config.dtype or torch.bfloat16).removeprefix("torch.")
+    return name if name in DTYPES else "bfloat16"
+
+
+def _parameters(config: Any) -> int:
+    """Weights of the model; a quantised file holds several in one number."""
+    return sum(p.numel() for p in skeleton(config).parameters())
+
+
 def _check_causal(config: Any) -> None:
     known: set[str] = set()
     for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         known.update([names] if isinstance(names, str) else names)
     said = (config.architectures or [None])[0]
-    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or (said and said not in known):
-        raise BadInput(f"{said or config.model_type} is not a causal language model")
-
-
-def _check_attention(name: str, model: Any, config: Any) -> None:
-    if getattr(model, "_is_stateful", False):
-        raise BadInput(f"{name} keeps a recurrent state, which this engine cannot roll back")
-    types = set(getattr(config, "layer_types", None) or [])
-    other = sorted(types - {"full_attention", "sliding_attention"})
-    if other:
-        raise BadInput(f"{name} has layers of type {', '.join(other)}; expected full attention")
-    window = getattr(config, "sliding_window", None)
-    sliding = "sliding_attention" in types if types else bool(window)
-    context = config.max_position_embeddings
-    if sliding and window is not None and window < context:
-        raise BadInput(
-            f"{name} attends through a sliding window of {window:,} tokens in a context of "
-            f"{context:,}; this engine runs full attention only",
-            f"with a copy of the model whose max_position_embeddings is {window}, the two agree",
-        )
+    if config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and (not said or said in known):
+        return
+    text = getattr(getattr(config, "text_config", None), "model_type", None)
+    raise BadInput(
+        f"{said or config.model_type} is not a causal language model",
+        f"its text part ({text}) can be a target as a checkpoint of its own"
+        if text in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        else "",
+    )
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:

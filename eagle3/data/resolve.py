@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.config import RunConfig
+from eagle3.data.architecture import check_structure
 from eagle3.data.checks import (
     check_config,
     check_files,
     check_lengths,
-    check_structure,
     check_tokenizer,
     describe,
 )
@@ -22,6 +22,7 @@ from eagle3.data.gguf import demo, from_gguf
 from eagle3.data.probe import probe
 from eagle3.data.prompts import count_prompts
 from eagle3.errors import BadInput, DiskFull
+from eagle3.fit import context_length
 from eagle3.plan import TargetSize, estimate
 from eagle3.run import Context, write_json
 
@@ -53,7 +54,7 @@ def resolve(ctx: Context) -> None:
     check_files(folder, model)
     text = model.get_text_config()
     tokenizer = check_tokenizer(folder, text.vocab_size)
-    check_lengths(config.recipe, text.max_position_embeddings)
+    check_lengths(config.recipe, context_length(text))
     facts = {"ref": config.target, "kind": config.target_ref.kind}
     facts |= describe(folder, model, tokenizer, layers)
     identity = located.identity or f"{config.target}@sha256:{facts['weights_sha256'][:12]}"

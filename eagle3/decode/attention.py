@@ -25,28 +25,58 @@ def grouped_attention(
     mask: Tensor | None,
     scaling: float,
     softcap: float | None = None,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention; returns [B, H, Q, D].
 
     Args:
         mask: additive, broadcastable to [B, 1, Q, K]; None when every row sees every key.
         softcap: scores become `softcap * tanh(scores / softcap)` (Gemma 2).
+        sinks_H: a further score of each head that takes its share of the softmax and has no
+            value (gpt-oss).
     """
     batch, heads, rows, dim = q_BHQD.shape
     kv_heads = k_BNKD.shape[1]
     group = heads // kv_heads
-    if softcap is None and (rows == 1 or rows > FEW):
+    if softcap is not None or sinks_H is not None:
+        return _explicit(q_BHQD, k_BNKD, v_BNKD, mask, scaling, softcap, sinks_H)
+    if rows == 1 or rows > FEW:
         return F.scaled_dot_product_attention(
             q_BHQD, k_BNKD, v_BNKD, attn_mask=mask, scale=scaling, enable_gqa=group > 1
         )
     # The rows of the heads that share a key head are stacked: one product a key head.
     q = q_BHQD.reshape(batch, kv_heads, group * rows, dim)
     stacked = None if mask is None else mask.repeat(1, 1, group, 1)
-    if softcap is None:
-        out = F.scaled_dot_product_attention(q, k_BNKD, v_BNKD, attn_mask=stacked, scale=scaling)
-    else:
-        scores = softcap * torch.tanh(q @ k_BNKD.transpose(-1, -2) * (scaling / softcap))
-        out = (scores if stacked is None else scores + stacked).softmax(-1) @ v_BNKD
+    out = F.scaled_dot_product_attention(q, k_BNKD, v_BNKD, attn_mask=stacked, scale=scaling)
+    return out.view(batch, heads, rows, -1)
+
+
+def _explicit(
+    q_BHQD: Tensor,
+    k_BNKD: Tensor,
+    v_BNKD: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    softcap: float | None,
+    sinks_H: Tensor | None,
+) -> Tensor:
+    """What torch's fused attention cannot do, written out; the softmax is in float32."""
+    batch, heads, rows, dim = q_BHQD.shape
+    kv_heads = k_BNKD.shape[1]
+    group = heads // kv_heads
+    q = q_BHQD.reshape(batch, kv_heads, group * rows, dim)
+    scores = (q @ k_BNKD.transpose(-1, -2) * scaling).view(batch, kv_heads, group, rows, -1)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + mask[:, :, None]
+    if sinks_H is not None:
+        sinks = sinks_H.to(scores.dtype).view(1, kv_heads, group, 1, 1)
+        scores = torch.cat([scores, sinks.expand(batch, -1, -1, rows, -1)], -1)
+    p = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    if sinks_H is not None:
+        p = p[..., :-1]
+    out = p.to(v_BNKD.dtype).reshape(batch, kv_heads, group * rows, -1) @ v_BNKD
     return out.view(batch, heads, rows, -1)
 
 
@@ -58,13 +88,16 @@ def _forward(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **kwargs: Any,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
-    """The signature that transformers calls; returns [B, Q, H, D]."""
-    if kwargs.get("s_aux") is not None:
-        raise ValueError("attention sinks are not supported by this engine")
+    """The signature that transformers calls; returns [B, Q, H, D].
+
+    A sliding window is in the mask already (`Target.forward`).
+    """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = grouped_attention(query, key, value, attention_mask, scale, kwargs.get("softcap"))
+    out = grouped_attention(query, key, value, attention_mask, scale, softcap, s_aux)
     return out.transpose(1, 2), None
 
 

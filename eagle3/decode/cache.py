@@ -55,8 +55,21 @@ class RollbackCache:
 
     def __init__(self, num_layers: int, batch: int, capacity: int) -> None:
         self.layers = [KVRows(batch, capacity) for _ in range(num_layers)]
-        self.capacity = capacity
+        self.batch, self.capacity = batch, capacity
         self.length = 0
+        self.positions_BM: Tensor | None = None
+
+    def place(self, positions_BQ: Tensor) -> Tensor:
+        """Note the positions of the rows to be written; returns those of all rows, [B, K].
+
+        For targets with sliding windows, which are counted in positions: in a tree, and behind
+        padding, a row's position is not its place in the cache.
+        """
+        end = self.length + positions_BQ.shape[1]
+        if self.positions_BM is None:
+            self.positions_BM = positions_BQ.new_zeros(self.batch, self.capacity)
+        self.positions_BM[:, self.length : end] = positions_BQ
+        return self.positions_BM[:, :end]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -77,6 +90,9 @@ class RollbackCache:
             source = torch.tensor(offsets) + self.length
             for layer in self.layers:
                 layer.move(source, self.length)
+            if self.positions_BM is not None:
+                end = self.length + len(offsets)
+                self.positions_BM[:, self.length : end] = self.positions_BM[:, source]
         self.length += len(offsets)
 
     def rollback(self, length: int) -> None:
@@ -85,5 +101,8 @@ class RollbackCache:
 
     def select(self, rows: Tensor) -> None:
         """Keep these sequences of the batch."""
+        self.batch = len(rows)
         for layer in self.layers:
             layer.select(rows)
+        if self.positions_BM is not None:
+            self.positions_BM = self.positions_BM[rows]

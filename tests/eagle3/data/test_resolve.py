@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, MambaConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PhiConfig
 
 from eagle3.data import checks, gguf, probe, resolve
-from eagle3.data.checks import (
-    check_capture,
-    check_config,
-    check_files,
-    check_structure,
-    check_tokenizer,
-)
+from eagle3.data.architecture import check_capture, check_structure
+from eagle3.data.checks import check_config, check_files, check_tokenizer
 from eagle3.data.weights import INDEX, read_checkpoint
 from eagle3.errors import BadInput, DiskFull, TargetUnavailable
 from eagle3.target import Target
@@ -140,9 +135,32 @@ class TestConfig:
         edit(target / "config.json", model_type="never-heard-of")
         refused(target, r"transformers cannot read the target's config\.json")
 
-    def test_quantised(self, target):
-        edit(target / "config.json", quantization_config={"quant_method": "gptq"})
-        refused(target, "quantised")
+    @pytest.mark.parametrize(
+        ("config", "words"),
+        [
+            ({"quant_method": "awq"}, r"quantised \(awq\); of quantised weights"),
+            ({"quant_method": "gptq"}, r"quantised \(gptq\)"),
+            (
+                {"load_in_4bit": True},
+                r"quantised \(bitsandbytes\), which can be read on a GPU only",
+            ),
+        ],
+    )
+    def test_quantised(self, target, monkeypatch, config, words):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        edit(target / "config.json", quantization_config=config)
+        assert "the checkpoint it was quantised from" in refused(target, words).hint
+
+    def test_an_image_model_whose_text_part_is_not_loaded_alone(self, target):
+        text = json.loads((target / "config.json").read_text())
+        edit(
+            target / "config.json",
+            architectures=["LlavaForConditionalGeneration"],
+            model_type="llava",
+            text_config=text,
+        )
+        error = refused(target, "LlavaForConditionalGeneration is not a causal language model")
+        assert "text part (llama)" in error.hint
 
 
 class TestStructure:
@@ -162,20 +180,26 @@ class TestStructure:
         edit(target / "config.json", model_type="gpt2", architectures=["GPT2LMHeadModel"])
         refused(target, "GPT2LMHeadModel has no decoder layers where this engine looks")
 
-    def test_recurrent_state(self):
-        with pytest.raises(BadInput, match="MambaForCausalLM keeps a recurrent state"):
-            check_structure(MambaConfig(num_hidden_layers=8, hidden_size=32), None)
+    @pytest.mark.parametrize(
+        ("model_type", "sizes", "words"),
+        [
+            ("mamba", {}, "MambaForCausalLM is a recurrent or linear-attention model"),
+            ("rwkv", {"attention_hidden_size": 32}, "RwkvForCausalLM is a recurrent"),
+            ("qwen3_next", {"num_experts": 4}, "Qwen3NextForCausalLM .* linear_attention"),
+            ("jamba", {"num_attention_heads": 4, "num_experts": 2}, "JambaForCausalLM"),
+            ("lfm3", {}, r"Lfm3ForCausalLM .* \(layers of type conv\)"),
+            ("deepseek_v32", {}, "DeepseekV32ForCausalLM has layers of type indexed_attention"),
+        ],
+    )
+    def test_what_cannot_be_rolled_back_is_refused_by_name(self, model_type, sizes, words):
+        config = CONFIG_MAPPING[model_type](num_hidden_layers=8, hidden_size=32, **sizes)
+        with pytest.raises(BadInput, match=words):
+            check_structure(config, None)
 
-    def test_sliding_window(self, target):
-        edit(
-            target / "config.json",
-            model_type="mistral",
-            architectures=["MistralForCausalLM"],
-            sliding_window=128,
-        )
-        refused(target, "sliding window of 128 tokens in a context of 256")
-        edit(target / "config.json", sliding_window=256)
-        check_structure(check_config(target), None)
+    def test_a_head_with_a_bias(self):
+        config = PhiConfig(num_hidden_layers=8, hidden_size=32, num_attention_heads=4)
+        with pytest.raises(BadInput, match="PhiForCausalLM has an LM head with a bias"):
+            check_structure(config, None)
 
 
 class TestWeights:
@@ -294,30 +318,6 @@ class TestProbe:
         edit(target / "config.json", intermediate_size=96)
         with pytest.raises(BadInput, match=r"mismatched keys .*mlp\.down_proj\.weight"):
             probe.probe(target, (2, 4, 5))
-
-    def test_a_head_with_a_bias(self, tiny, monkeypatch):
-        made = Target.__init__
-
-        def biased(self, model, layers):
-            made(self, model, layers)
-            model.get_output_embeddings().bias = torch.nn.Parameter(torch.zeros(VOCAB))
-
-        monkeypatch.setattr(Target, "__init__", biased)
-        with pytest.raises(BadInput, match="LM head with a bias"):
-            probe.probe(tiny.path, (2, 4, 5))
-
-    def test_rotary_positions_that_a_draft_does_not_have(self, target):
-        config = GPTNeoXConfig(
-            vocab_size=VOCAB,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=7,
-            num_attention_heads=4,
-            max_position_embeddings=256,
-        )
-        GPTNeoXForCausalLM(config).save_pretrained(target)
-        with pytest.raises(BadInput, match="no EAGLE-3 draft can be made for GPTNeoXForCausalLM"):
-            probe.probe(target, (2, 3, 4))
 
 
 class TestGguf:

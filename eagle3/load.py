@@ -1,0 +1,67 @@
+"""A target's weights into memory: safetensors only, no code of the model's own, nothing fetched.
+
+A quantised checkpoint is read as the values that it stands for, in the type that was asked for.
+Those values are exact in float32, so features, answers and the proof are all of the same target,
+and no stage depends on the kernels that a serving engine would use for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+AS_VALUES = ("fp8", "mxfp4")
+"""Quantisations that transformers undoes while it loads, on any device."""
+
+ON_GPU = ("bitsandbytes",)
+"""Quantisations that its package undoes on a GPU, after loading."""
+
+
+def quantisation(config: dict[str, Any]) -> str | None:
+    """How a `config.json` says that its weights are quantised: transformers' name of the method."""
+    found = config.get("quantization_config")
+    if not found:
+        return None
+    if found.get("load_in_4bit") or found.get("load_in_8bit"):
+        return "bitsandbytes"
+    return str(found.get("quant_method", "in a way that it does not name"))
+
+
+def load_model(
+    folder: Path | str,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    config: Any = None,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """The causal LM of an HF directory, ready to run, and transformers' notes on what it loaded.
+
+    Args:
+        config: takes the place of the folder's own, unless empty.
+        options: for transformers' `from_pretrained`.
+    """
+    if config is None:
+        config = AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    method = quantisation(config.to_dict())
+    if method in AS_VALUES:
+        config.quantization_config["dequantize"] = True
+    if method in ON_GPU:
+        options["device_map"] = {"": device}
+    model, notes = AutoModelForCausalLM.from_pretrained(
+        str(folder),
+        config=config,
+        dtype=dtype,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        output_loading_info=True,
+        **options,
+    )
+    if method in ON_GPU:
+        model = model.dequantize(dtype)
+    return model.to(device=device, dtype=dtype).eval(), notes

@@ -27,6 +27,15 @@ def _recipe(*sections: str) -> Callable[[RunConfig], Any]:
     return key
 
 
+def _regenerate(config: RunConfig) -> dict[str, Any]:
+    """All but where the target is served: that it is the target is checked."""
+    recipe = config.recipe
+    section = recipe.regenerate.model_dump(
+        mode="json", exclude={"base_url", "model", "concurrency"}
+    )
+    return {"seed": recipe.seed, "regenerate": section}
+
+
 def _train(config: RunConfig) -> dict[str, Any]:
     """All but how checkpoints are kept, which decides nothing."""
     recipe = config.recipe
@@ -62,7 +71,7 @@ STAGES = {
     for stage in (
         Stage("resolve", (), lambda c: {"target": c.target}, resolve, always=True),
         Stage("prepare", ("resolve",), _prompts, prepare),
-        Stage("regenerate", ("resolve", "prepare"), _recipe("regenerate"), regenerate),
+        Stage("regenerate", ("resolve", "prepare"), _regenerate, regenerate),
         Stage("extract", ("resolve", "regenerate"), _recipe("extract"), extract),
         Stage("train", ("resolve", "regenerate", "extract"), _train, train),
         Stage("export", ("resolve", "train"), _recipe(), export),

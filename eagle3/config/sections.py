@@ -23,9 +23,23 @@ class PromptsConfig(Strict):
     """A longer rendered prompt is left out and counted; one longer than the context is an error."""
 
 
+SERVER_URL = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
+"""An HTTP address: no credentials, no query, no `..` in it."""
+
+
 class RegenerateConfig(Strict):
     """How the target writes the training responses."""
 
+    engine: Literal["transformers", "openai"] = "transformers"
+    """`transformers`: the target in this process. `openai`: a server with an OpenAI-compatible API
+    (vLLM, SGLang, llama.cpp); that it serves the target is checked first. If it wants a key, that
+    is read from the environment: `UPDRAFT_ENGINE_API_KEY`."""
+    base_url: Annotated[str, Field(pattern=SERVER_URL, max_length=512)] | None = None
+    """The server's address up to `/v1`, as in `http://127.0.0.1:8000/v1`."""
+    model: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The target's name at the server; may be left out where it serves one model."""
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Requests in progress at the server."""
     max_new_tokens: Annotated[int, Field(ge=4)] = 128
     """Cap on a response, in tokens."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
@@ -35,9 +49,17 @@ class RegenerateConfig(Strict):
     `further_temperature` with random numbers of its own."""
     further_temperature: Annotated[float, Field(gt=0, le=2)] = 0.8
     batch_size: Annotated[int, Field(ge=1)] = 48
-    """Sequences decoded together."""
+    """Sequences decoded together, in this process."""
     token_budget: Annotated[int, Field(ge=64)] | None = None
     """Stop after about this many training response tokens; no limit when empty."""
+
+    @model_validator(mode="after")
+    def _server_has_an_address(self) -> Self:
+        if self.engine == "openai" and self.base_url is None:
+            raise ValueError("engine openai needs base_url, as in http://127.0.0.1:8000/v1")
+        if self.engine != "openai" and (self.base_url or self.model):
+            raise ValueError("base_url and model name a server: set engine: openai")
+        return self
 
 
 class ExtractConfig(Strict):

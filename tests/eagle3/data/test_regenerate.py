@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from eagle3.data import regenerate as module
 from eagle3.data.chat import next_turn, prompt_ids
+from eagle3.data.engines.conversation import Ledger
 from eagle3.data.records import Journal, Response, read_records
 from eagle3.errors import Stopped
 from eagle3.target import load_tokenizer
@@ -47,15 +47,15 @@ def test_token_budget_ends_the_training_part_only(make_run):
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """TERM arrives at a decoding step, in the middle of a batch."""
-    counted, count = [0], module.Writer._count
+    counted, count = [0], Ledger.count
 
-    def counting(self: module.Writer, new_tokens: int) -> None:
+    def counting(self: Ledger, new_tokens: int) -> None:
         counted[0] += 1
         if counted[0] == steps:
             self.ctx.stop.set()
         count(self, new_tokens)
 
-    monkeypatch.setattr(module.Writer, "_count", counting)
+    monkeypatch.setattr(Ledger, "count", counting)
 
 
 def test_a_stopped_run_goes_on_where_it_was(make_run, monkeypatch):

@@ -92,15 +92,14 @@ def hardware(name: str, count: int = 1, memory: float | None = None) -> Hardware
     table = _table()
     if name not in table["devices"]:
         raise ValueError(f"no device {name!r}; expected one of {', '.join(table['devices'])}")
-    device = Device(name=name, **table["devices"][name])
+    device = Device.model_validate({"name": name, **table["devices"][name]})
     if memory is not None:
         device = device.model_copy(update={"memory": memory})
     if device.memory <= 0:
         raise ValueError(f"how much memory the machine of device {name!r} has must be given")
     kind = "cpu" if device.is_cpu else "gpu"
-    return Hardware(
-        device=device, count=count, utilisation=Utilisation(**table["utilisation"][kind])
-    )
+    utilisation = Utilisation.model_validate(table["utilisation"][kind])
+    return Hardware(device=device, count=count, utilisation=utilisation)
 
 
 @functools.cache

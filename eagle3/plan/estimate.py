@@ -1,0 +1,202 @@
+"""A plan: what a recipe will take on a target and some hardware, before it runs."""
+
+from __future__ import annotations
+
+from eagle3.config import Recipe
+from eagle3.plan.cost import Machine
+from eagle3.plan.hardware import Hardware
+from eagle3.plan.modes import ROOM, Mode, Setting, first_that_fits, modes, quickest
+from eagle3.plan.shape import DraftShape, Figures, TargetShape
+from eagle3.plan.workload import Workload
+
+DRAFTS_ON_DISK = 3 * 3 + 3
+"""Copies of the draft in float32 that a run writes: three checkpoints with two moments each, the
+best one, the exported one, and one being written."""
+LARGEST_BATCH = 512
+"""Sequences decoded together that a plan recommends at most."""
+
+
+class StageCost(Figures):
+    """What one stage takes."""
+
+    name: str
+    tokens: int
+    """Tokens that it writes (regenerate, benchmark, prove), reads (extract) or passes (train)."""
+    tokens_per_s: float
+    hours: float
+    money: float | None = None
+    devices: int
+    """Devices at work."""
+
+
+class Plan(Figures):
+    """What a run will take. Times rest on assumed shares of the hardware's peak."""
+
+    target: TargetShape
+    draft: DraftShape
+    target_bytes: int
+    """The target's weights, as this hardware computes with them."""
+    draft_bytes: int
+    """The exported draft, float32."""
+    hardware: Hardware
+    workload: Workload
+    bytes_per_token: int
+    """Features of one token on disk."""
+    store_bytes: int
+    """Features of all tokens: what `offline` stores."""
+    disk_bytes: int
+    """Under the run directory, in the recommended mode: features, checkpoints and drafts."""
+    modes: list[Mode]
+    first_fit: str | None
+    """The simplest mode that fits."""
+    recommended: str | None
+    """The quickest mode that fits; empty when none does."""
+    regenerate_batch: int
+    """Sequences to decode together that fit beside the target."""
+    stages: list[StageCost]
+    """In the recommended mode, or the first one where none fits."""
+    hours: float
+    price_per_hour: float | None = None
+    """What an hour of all the hardware costs."""
+    money: float | None = None
+    based_on: str | None = None
+    """The earlier job whose facts the sizes are."""
+    assumptions: list[str]
+
+    def mode(self, name: str) -> Mode:
+        return next(m for m in self.modes if m.name == name)
+
+
+def bytes_per_token(hidden_size: int, top_k: int | None) -> int:
+    """Disk that a token's features take; with `top_k` probabilities take the hidden state's place.
+
+    The same as `eagle3.data.features.bytes_per_token`, which needs torch; a test compares them.
+    """
+    last = 2 * hidden_size if top_k is None else 6 * top_k
+    return 3 * hidden_size * 2 + last + 3 * 4
+
+
+def make_plan(
+    recipe: Recipe,
+    target: TargetShape,
+    work: Workload,
+    hardware: Hardware,
+    *,
+    price_per_hour: float | None = None,
+    disk_bytes: int | None = None,
+    based_on: str | None = None,
+) -> Plan:
+    """Plan a recipe.
+
+    Args:
+        price_per_hour: of all the hardware together.
+        disk_bytes: free space that features must fit into; no limit when empty.
+    """
+    # On a CPU everything is float32; a GPU takes the target as its checkpoint stores it.
+    element = 4 if hardware.device.is_cpu else target.checkpoint_bytes
+    draft = DraftShape.for_target(
+        target, recipe.train.draft_vocab_size, recipe.train.intermediate_size
+    )
+    machine = Machine(target, draft, hardware, element)
+    per_token = bytes_per_token(target.hidden_size, recipe.extract.top_k)
+    store = work.tokens * per_token
+    found = modes(Setting(machine, recipe, work, store, disk_bytes))
+    first, best = first_that_fits(found), quickest(found)
+    shown = best or found[0]
+    batch = _regenerate_batch(machine, recipe, work)
+    stages = [
+        cost.model_copy(
+            update={"money": None if price_per_hour is None else cost.hours * price_per_hour}
+        )
+        for cost in _stages(machine, recipe, work, shown, batch)
+    ]
+    hours = sum(s.hours for s in stages)
+    return Plan(
+        target=target,
+        draft=draft,
+        target_bytes=target.parameters * element,
+        draft_bytes=draft.parameters * 4,
+        hardware=hardware,
+        workload=work,
+        bytes_per_token=per_token,
+        store_bytes=store,
+        disk_bytes=shown.store_bytes + draft.parameters * 4 * DRAFTS_ON_DISK,
+        modes=found,
+        first_fit=first.name if first else None,
+        recommended=best.name if best else None,
+        regenerate_batch=batch,
+        stages=stages,
+        hours=hours,
+        price_per_hour=price_per_hour,
+        money=None if price_per_hour is None else hours * price_per_hour,
+        based_on=based_on,
+        assumptions=_assumptions(hardware, recipe, element, machine),
+    )
+
+
+def _stages(
+    machine: Machine, recipe: Recipe, work: Workload, mode: Mode, batch: int
+) -> list[StageCost]:
+    count = machine.hardware.world
+    group = min(machine.group(), count)
+    served = recipe.regenerate.engine == "openai"
+    copies = max(1, count // group) if served else 1
+    answer = recipe.regenerate.max_new_tokens
+    prompt = work.prompt_tokens / max(1, work.samples + work.heldout_prompts)
+    rate = machine.write_rate(batch, prompt + answer / 2, group) * copies
+    # Prompts are read first; shared beginnings are not taken into account.
+    read = machine.read_seconds(work.prompt_tokens, prompt) / (group * copies)
+    wrote = work.response_tokens / rate + read
+    single = machine.write_rate(1, prompt, group)
+    found = [
+        _cost("regenerate", work.response_tokens, wrote, group * copies),
+        _cost("extract", work.tokens, mode.extract_hours * 3600, count),
+        _cost("train", work.train_token_passes, mode.train_hours * 3600, count),
+    ]
+    bench, proof = recipe.benchmark, recipe.prove
+    asked = min(bench.prompts, work.heldout_prompts) * bench.max_new_tokens * bench.repeats
+    proved = min(proof.prompts, work.heldout_prompts) * proof.max_new_tokens
+    # Twice: with the draft and without it, which is not faster than assumed here.
+    for name, tokens in (("benchmark", 2 * asked), ("prove", 2 * proved)):
+        found.append(_cost(name, tokens, tokens / single, group))
+    return [cost for cost in found if cost.hours > 0]
+
+
+def _cost(name: str, tokens: int, seconds: float, devices: int) -> StageCost:
+    rate = tokens / seconds if seconds > 0 else 0.0
+    return StageCost(
+        name=name, tokens=tokens, tokens_per_s=rate, hours=seconds / 3600, devices=devices
+    )
+
+
+def _regenerate_batch(machine: Machine, recipe: Recipe, work: Workload) -> int:
+    """The recipe's batch, or the largest power of two below it whose caches fit."""
+    asked = recipe.regenerate
+    wanted = asked.concurrency if asked.engine == "openai" else asked.batch_size
+    count = min(machine.group(), machine.hardware.world)
+    memory = ROOM * machine.hardware.device.memory * count
+    room = memory - machine.target.parameters * machine.target_bytes
+    prompt = work.prompt_tokens / max(1, work.samples + work.heldout_prompts)
+    one = machine.target.cache_bytes(machine.target_bytes) * (prompt + asked.max_new_tokens)
+    fits = int(max(1, room // one))
+    if fits >= wanted:
+        return min(wanted, LARGEST_BATCH)
+    return 1 << (fits.bit_length() - 1)
+
+
+def _assumptions(hardware: Hardware, recipe: Recipe, element: int, machine: Machine) -> list[str]:
+    u = hardware.utilisation
+    group = machine.group()
+    said = [
+        f"every answer is of {recipe.regenerate.max_new_tokens} tokens, the most it may have",
+        f"shares of the peak: reading {u.read:.0%}, writing {u.decode:.0%} of FLOP/s and "
+        f"{u.bandwidth:.0%} of bandwidth, training {u.train:.0%} ({hardware.device.title}: "
+        f"{hardware.device.source})",
+        f"the target in {'float32' if element == 4 else 'bfloat16'}, the draft trained in float32",
+        "fetching the target and loading it are not counted",
+    ]
+    if group > 1:
+        said.append(f"a copy of the target takes {group} devices")
+    if recipe.regenerate.engine == "openai":
+        said.append("the server that writes the answers runs on the same hardware")
+    return said

@@ -1,0 +1,132 @@
+"""Sizes read from a config alone, against real (small) models of every family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from eagle3.draft import Draft, DraftConfig
+from eagle3.plan import DraftShape, TargetShape, UnknownShape
+from eagle3.plan.families import FAMILIES
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LATENT = {
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 12,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 10,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 6,
+}
+SPARSE = {"moe_intermediate_size": 12, "num_experts": 6, "num_experts_per_tok": 2}
+EXTRA: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 6},
+    "gpt_oss": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen2_moe": {**SPARSE, "shared_expert_intermediate_size": 20, "mlp_only_layers": [3]},
+    "qwen3_moe": {**SPARSE, "decoder_sparse_step": 2},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": {**LATENT, "q_lora_rank": None, "n_group": 2, "topk_group": 1},
+}
+
+
+def small_config(kind: str, **more: Any) -> Any:
+    return CONFIG_MAPPING[kind](**{**SIZES, **EXTRA.get(kind, {}), **more})
+
+
+def built(config: Any) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def as_stored(config: Any) -> dict[str, Any]:
+    """What a `config.json` that leaves out every default says."""
+    return {**config.to_diff_dict(), **SIZES, "model_type": config.model_type}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_parameters_are_counted_exactly(kind: str) -> None:
+    config = small_config(kind)
+    raw = as_stored(config) | {"num_key_value_heads": config.num_key_value_heads}
+    assert TargetShape.from_config(raw).parameters == built(config).num_parameters()
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+        ("qwen3", {"head_dim": 16, "attention_bias": True}),
+        ("gemma2", {"tie_word_embeddings": False}),
+        ("deepseek_v3", {"q_lora_rank": 10, "attention_bias": True}),
+    ],
+)
+def test_options_count(kind: str, more: dict[str, Any]) -> None:
+    config = small_config(kind, **more)
+    assert TargetShape.from_config(config.to_dict()).parameters == built(config).num_parameters()
+
+
+def test_only_the_experts_that_a_token_goes_through_are_active() -> None:
+    shape = TargetShape.from_config(small_config("mixtral").to_dict())
+    experts = 8 * 6 * 3 * 24 * 40
+    inactive = experts - experts * 2 // 6
+    assert shape.active_parameters == shape.parameters - inactive - 96 * 24
+    tied = TargetShape.from_config(small_config("gemma").to_dict())
+    assert tied.active_parameters == tied.parameters
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt_oss", "deepseek_v2"])
+def test_the_draft_is_the_one_that_is_trained(kind: str) -> None:
+    config = small_config(kind)
+    fitting = DraftConfig.for_target(config, (2, 4, 5), 32)
+    draft = Draft(fitting, torch.empty(96, 24, device="meta"))
+    shape = DraftShape.for_target(TargetShape.from_config(config.to_dict()), 32)
+    assert shape.parameters == sum(p.numel() for p in draft.parameters())
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"model_type": "mamba"}, "llama, mistral"),
+        ({}, "model_type"),
+        ({"model_type": "llama", "hidden_size": 8}, "no num_hidden_layers"),
+        ({"model_type": "llama", **SIZES, "vocab_size": "many"}, "sizes that cannot be"),
+        ({"model_type": "llama", **SIZES, "num_attention_heads": 0}, "sizes that cannot be"),
+    ],
+)
+def test_what_cannot_be_counted_says_why(raw: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnknownShape, match=words):
+        TargetShape.from_config(raw)
+
+
+def test_facts_of_a_resolved_target_are_enough() -> None:
+    facts = {
+        "parameters": 134_515_008,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "vocab_size": 49152,
+        "num_layers": 30,
+        "dtype": "float32",
+    }
+    shape = TargetShape.from_facts(facts)
+    assert shape.checkpoint_bytes == 4
+    assert DraftShape.for_target(shape, 8192).parameters > 8192 * 576
+    with pytest.raises(UnknownShape, match="num_layers"):
+        TargetShape.from_facts({k: v for k, v in facts.items() if k != "num_layers"})

@@ -1,45 +1,75 @@
-"""Stage `extract`: what the draft learns from, read off the target in one forward per sequence.
-
-Shapes: B sequences, L rows, H hidden size, V vocabulary, R rows whose logits are wanted.
-"""
+"""Stage `extract`: what the draft learns from, read off the target in one forward per sequence."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
-from eagle3.data.batch import stretch_rows
-from eagle3.data.features import FeatureIndex, SampleRef, Shard, bytes_per_token
-from eagle3.data.local import open_target
-from eagle3.data.records import Journal, Response, read_records
-from eagle3.errors import DiskFull
+from eagle3.config import ExtractConfig
+from eagle3.data.capture import grouped, target_rows
+from eagle3.data.features import Columns, FeatureIndex, Shard, TokenSequence, bytes_per_token
+from eagle3.data.local import capture_layers, open_target, target_facts
+from eagle3.data.records import Journal, Response
+from eagle3.data.topk import TopKLoss
+from eagle3.errors import DiskFull, disk_is_full
 from eagle3.run import Context, sha256_file, write_json
 from eagle3.target import Target
 
-BATCH_TOKENS = 4096
-"""Rows of one forward, padding included."""
-
-LOGIT_ROWS = 256
-"""Rows whose logits are held at once: 50 MB for a vocabulary of 49,152 in float32."""
-
 
 def extract(ctx: Context) -> None:
-    """Write the shards, then `index.json`.
+    """Write the shards, then `index.json`; of online and streamed features, the index alone.
 
-    Resumes: a shard that `work/shards.jsonl` lists, and whose hash is right, is kept.
+    Resumes: a shard that `work/shards.jsonl` lists, and whose hash is right, is kept; so are those
+    of an index that is there already, when other files of the folder are lost or damaged.
 
     Raises:
-        DiskFull: the features of all responses would not fit.
+        DiskFull: the features of all responses would not fit, or exceed the quota.
+        BadInput: a feature is not a number; names the sample.
     """
-    responses = read_records(ctx.inputs["regenerate"] / "responses.jsonl", Response)
-    target = open_target(ctx)
-    total = sum(len(r.ids) for r in responses)
+    config = ctx.config.recipe.extract
+    responses = ctx.inputs["regenerate"] / "responses.jsonl"
+    sequences = read_sequences(responses)
+    if config.mode == "offline":
+        target = open_target(ctx)
+        sizes, shards = vars(target), _write_shards(ctx, target, sequences)
+    else:
+        sizes, shards = target_facts(ctx), []
+    index = FeatureIndex(
+        hidden_size=sizes["hidden_size"],
+        vocab_size=sizes["vocab_size"],
+        capture_layers=capture_layers(ctx),
+        mode=config.mode,
+        top_k=config.top_k,
+        responses_sha256=sha256_file(responses),
+        shards=shards,
+    )
+    write_json(ctx.out / "index.json", index.model_dump(mode="json"))
+    ctx.summary |= {
+        "mode": config.mode,
+        "tokens": sum(len(s.ids) for s in sequences),
+        "bytes": sum((ctx.out / s.file).stat().st_size for s in shards),
+    }
+    if config.top_k is not None:
+        loss = sum((s.top_k_loss for s in shards if s.top_k_loss), TopKLoss())
+        ctx.summary |= loss.summary(config.top_k)
+
+
+def read_sequences(responses: Path) -> list[TokenSequence]:
+    """The conversations of `responses.jsonl`, those of like length together (little padding): the
+    order of the samples, whatever way their features take."""
+    with responses.open("rb") as f:
+        found = [TokenSequence.of(Response.model_validate_json(line)) for line in f]
+    return sorted(found, key=lambda s: (len(s.ids), s.id))
+
+
+def _write_shards(ctx: Context, target: Target, sequences: list[TokenSequence]) -> list[Shard]:
+    config, depth = ctx.config.recipe.extract, ctx.config.recipe.benchmark.depth
+    total = sum(len(s.ids) for s in sequences)
     shards, tokens, started = [], 0, time.monotonic()
 
     def count(new_tokens: int) -> None:
@@ -49,167 +79,131 @@ def extract(ctx: Context) -> None:
 
     journal = Journal(ctx.out / "work" / "shards.jsonl", Shard)
     try:
-        done = {s.file: s for s in journal.records if _intact(ctx.out / s.file, s)}
+        known = [*_indexed(ctx.out), *journal.records]
+        done = {s.file: s for s in known if intact(ctx.out / s.file, s)}
         count(sum(s.tokens for s in done.values()))
         kept = tokens
-        check_disk(ctx.out, total - kept, target.hidden_size)
-        for i, part in enumerate(packed(responses, ctx.config.recipe.extract.shard_tokens)):
+        check_disk(ctx.out, total, kept, target.hidden_size, config)
+        for i, part in enumerate(packed(sequences, config.shard_tokens)):
             name = f"shard-{i:05d}.safetensors"
             if name not in done:
                 ctx.check_stop("finished shards are kept")
-                done[name] = write_shard(target, part, ctx.out, name, count)
-                journal.append(done[name])
+                shard = write_shard(target, part, ctx.out, name, config.top_k, depth, count)
+                done[name] = shard
+                journal.append(shard)
             shards.append(done[name])
     finally:
         journal.close()
-    index = FeatureIndex(
-        hidden_size=target.hidden_size,
-        vocab_size=target.vocab_size,
-        capture_layers=target.capture_layers,
-        shards=shards,
-    )
-    write_json(ctx.out / "index.json", index.model_dump(mode="json"))
-    ctx.summary.update(
-        tokens=tokens,
-        bytes=sum((ctx.out / s.file).stat().st_size for s in shards),
-        tokens_per_s=round((tokens - kept) / (time.monotonic() - started), 2),
-    )
+    ctx.summary["tokens_per_s"] = round((tokens - kept) / (time.monotonic() - started), 2)
+    return shards
 
 
-def packed(responses: list[Response], shard_tokens: int) -> Iterator[list[Response]]:
-    """Sequences of like length together (little padding), about `shard_tokens` tokens a shard."""
-    part: list[Response] = []
-    for response in sorted(responses, key=lambda r: (len(r.ids), r.id)):
-        part.append(response)
-        if sum(len(r.ids) for r in part) >= shard_tokens:
+def packed(sequences: Sequence[TokenSequence], shard_tokens: int) -> Iterator[list[TokenSequence]]:
+    """Consecutive sequences, about `shard_tokens` tokens a shard."""
+    part: list[TokenSequence] = []
+    tokens = 0
+    for sequence in sequences:
+        part.append(sequence)
+        tokens += len(sequence.ids)
+        if tokens >= shard_tokens:
             yield part
-            part = []
+            part, tokens = [], 0
     if part:
         yield part
 
 
 def write_shard(
     target: Target,
-    responses: list[Response],
+    sequences: Sequence[TokenSequence],
     folder: Path,
     name: str,
+    top_k: int | None = None,
+    depth: int = 1,
     on_tokens: Callable[[int], None] = lambda tokens: None,
 ) -> Shard:
     """Run the target over the sequences and write one shard; it appears under its name whole.
 
     Args:
+        depth: of the chains by which the loss of `top_k` is judged.
         on_tokens: called after each forward with the tokens it read.
-    """
-    columns: dict[str, list[Tensor]] = {}
-    samples, start = [], 0
-    for batch in _batches(responses):
-        for response, rows in zip(batch, target_rows(target, batch), strict=True):
-            for column, value in rows.items():
-                columns.setdefault(column, []).append(value)
-            length = len(response.ids)
-            samples.append(
-                SampleRef(
-                    id=response.id,
-                    split=response.split,
-                    start=start,
-                    length=length,
-                    spans=response.spans,
-                )
-            )
-            start += length
-        on_tokens(sum(len(r.ids) for r in batch))
-    work = folder / "work"
-    work.mkdir(exist_ok=True)
-    save_file({k: torch.cat(v) for k, v in columns.items()}, work / name, {"format": "pt"})
-    digest = sha256_file(work / name)
-    (work / name).replace(folder / name)
-    return Shard(file=name, sha256=digest, tokens=start, samples=samples)
-
-
-@torch.inference_mode()
-def target_rows(target: Target, responses: list[Response]) -> list[dict[str, Tensor]]:
-    """What the target says about each sequence, teacher-forced: the columns of a shard, on the CPU.
-
-    Sequences are padded on the right, where no real row can see the padding.
-    """
-    batch, longest = len(responses), max(len(r.ids) for r in responses)
-    ids_BL = torch.zeros(batch, longest, dtype=torch.int64)
-    for i, response in enumerate(responses):
-        ids_BL[i, : len(response.ids)] = torch.tensor(response.ids)
-    cache = target.new_cache(longest, batch)
-    hidden, features = [], []
-    stretch = stretch_rows(target, batch, longest)
-    for start in range(0, longest, stretch):
-        rows_BL = ids_BL[:, start : start + stretch].to(target.device)
-        hidden_BLH, features_BLF = target.forward(rows_BL, cache, capture=True)
-        assert features_BLF is not None
-        cache.advance(rows_BL.shape[1])
-        hidden.append(hidden_BLH)
-        features.append(features_BLF.to("cpu", torch.bfloat16))
-    hidden_BLH, features_BLF = torch.cat(hidden, 1), torch.cat(features, 1)
-    out = []
-    for i, response in enumerate(responses):
-        length = len(response.ids)
-        argmax, lse = _predictions(target, hidden_BLH[i, :length], response.spans)
-        out.append(
-            {
-                "input_ids": ids_BL[i, :length].to(torch.int32),
-                "features": features_BLF[i, :length],
-                "hidden": hidden_BLH[i, :length].to("cpu", torch.bfloat16),
-                "argmax": argmax,
-                "lse": lse,
-            }
-        )
-    return out
-
-
-def check_disk(folder: Path, tokens: int, hidden_size: int) -> None:
-    """Refuse before the work starts when the features would not fit.
 
     Raises:
-        DiskFull: says how much is needed and how much is free.
+        DiskFull: what was written of this shard is removed; finished shards stay.
     """
-    need = int(1.05 * tokens * bytes_per_token(hidden_size)) + 2**24
-    free = shutil.disk_usage(folder).free
+    columns: dict[str, list[torch.Tensor]] = {}
+    samples, start, loss = [], 0, TopKLoss()
+    for batch in grouped(sequences):
+        for sequence, rows in zip(batch, target_rows(target, batch, top_k), strict=True):
+            for column, value in rows.items():
+                columns.setdefault(column, []).append(value)
+            if top_k is not None:
+                loss += TopKLoss.of(rows["top_probs"].float().sum(-1), sequence.spans, depth)
+            samples.append(sequence.ref(start))
+            start += len(sequence.ids)
+        on_tokens(sum(len(s.ids) for s in batch))
+    digest = _save({k: torch.cat(v) for k, v in columns.items()}, folder, name)
+    kept = loss if top_k is not None else None
+    return Shard(file=name, sha256=digest, tokens=start, samples=samples, top_k_loss=kept)
+
+
+def _save(columns: Columns, folder: Path, name: str) -> str:
+    """Write under `work/`, then move; returns the hash."""
+    path = folder / "work" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        save_file(columns, path, {"format": "pt"})
+        digest = sha256_file(path)
+        path.replace(folder / name)
+    except Exception as e:
+        if not disk_is_full(e):
+            raise
+        path.unlink(missing_ok=True)
+        raise DiskFull(
+            f"the disk is full: {name} did not fit into {folder}",
+            "free some space (eagle3 clean RUN removes features that nothing needs any more), then "
+            "run the same command; finished shards are kept",
+        ) from e
+    return digest
+
+
+def check_disk(
+    folder: Path, tokens: int, kept: int, hidden_size: int, config: ExtractConfig
+) -> None:
+    """Refuse before the work starts when the features would not fit.
+
+    Args:
+        tokens: all tokens of the run.
+        kept: tokens whose features are there already.
+
+    Raises:
+        DiskFull: says how much is needed, and how much is free or allowed.
+    """
+    each = bytes_per_token(hidden_size, config.top_k)
+    need, free = int(1.05 * (tokens - kept) * each) + 2**24, shutil.disk_usage(folder).free
+    what = f"features of {tokens - kept:,} tokens take {need / 1e9:.2f} GB in {folder}, "
+    less = (
+        "lower regenerate.token_budget or regenerate.max_new_tokens, or set extract.mode to online "
+        "or streamed, which store nothing"
+    )
     if need > free:
         raise DiskFull(
-            f"features of {tokens:,} tokens take {need / 1e9:.2f} GB in {folder}, "
-            f"where {free / 1e9:.2f} GB are free",
-            "free some space, or lower regenerate.token_budget or regenerate.max_new_tokens",
+            f"{what}where {free / 1e9:.2f} GB are free",
+            f"free some space (eagle3 clean RUN removes features that nothing needs any more), "
+            f"{less}",
+        )
+    if config.quota_gb is not None and tokens * each > config.quota_gb * 1e9:
+        raise DiskFull(
+            f"features of {tokens:,} tokens take {tokens * each / 1e9:.2f} GB, and "
+            f"extract.quota_gb allows {config.quota_gb:g}",
+            f"raise extract.quota_gb, {less}",
         )
 
 
-def _predictions(
-    target: Target, hidden_LH: Tensor, spans: list[tuple[int, int]]
-) -> tuple[Tensor, Tensor]:
-    """Argmax (int32 [L]) and log-sum-exp (float32 [L]) of the logits from the row before each
-    answer to the answer's last row; -1 and 0 elsewhere."""
-    length = len(hidden_LH)
-    argmax = torch.full((length,), -1, dtype=torch.int32)
-    lse = torch.zeros(length)
-    wanted = torch.zeros(length, dtype=torch.bool)
-    for start, end in spans:
-        wanted[max(start - 1, 0) : end] = True
-    for rows_R in wanted.nonzero()[:, 0].split(LOGIT_ROWS):
-        logits_RV = target.logits(hidden_LH[rows_R.to(hidden_LH.device)]).float()
-        argmax[rows_R] = logits_RV.argmax(-1).to("cpu", torch.int32)
-        lse[rows_R] = logits_RV.logsumexp(-1).cpu()
-    return argmax, lse
-
-
-def _batches(responses: list[Response]) -> Iterator[list[Response]]:
-    """Consecutive sequences whose padded rows stay within `BATCH_TOKENS`."""
-    batch: list[Response] = []
-    longest = 0
-    for response in responses:
-        longest = max(longest, len(response.ids))
-        if batch and (len(batch) + 1) * longest > BATCH_TOKENS:
-            yield batch
-            batch, longest = [], len(response.ids)
-        batch.append(response)
-    if batch:
-        yield batch
-
-
-def _intact(path: Path, shard: Shard) -> bool:
+def intact(path: Path, shard: Shard) -> bool:
     return path.is_file() and sha256_file(path) == shard.sha256
+
+
+def _indexed(folder: Path) -> list[Shard]:
+    """Shards of an index that was finished before."""
+    path = folder / "index.json"
+    return FeatureIndex.read(folder).shards if path.is_file() else []

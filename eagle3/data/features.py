@@ -1,32 +1,35 @@
-"""The feature store: what training needs of the target, one row a token, in packed shards.
+"""The records of a feature store, and the samples that training reads.
 
     index.json            FeatureIndex
     shard-00000.safetensors, …
 
 Shapes: T tokens of a shard (its sequences one after another), L tokens of one sequence, H target
-hidden size, 3H the three captured features in order low, mid, high.
+hidden size, 3H the three captured features in order low, mid, high, K kept probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Literal, Self
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from eagle3.data.records import Record, Split
+from eagle3.data.records import Record, Response, Split
+from eagle3.data.topk import TopK, TopKLoss
 from eagle3.errors import BadInput
-from eagle3.run import sha256_file
 
 CONVENTION = "hf hidden_states index (residual stream entering the layer)"
 
+Mode = Literal["offline", "online", "streamed"]
+Columns = dict[str, Tensor]
+"""A sequence's rows, or a shard's, by name: what a safetensors file holds."""
+
 
 class SampleRef(Record):
-    """Where a sequence lies in its shard."""
+    """A sequence, and where it lies in its shard."""
 
     id: str
     split: Split
@@ -35,7 +38,8 @@ class SampleRef(Record):
     spans: list[tuple[int, int]]
     """Half-open ranges of answer tokens, counted from the start of the sequence."""
     shard: str = ""
-    """File name; empty inside `index.json`, where the shard is named once."""
+    """File name; empty inside `index.json`, where the shard is named once, and where features are
+    not stored."""
 
 
 class Shard(Record):
@@ -43,6 +47,7 @@ class Shard(Record):
     sha256: str
     tokens: int
     samples: list[SampleRef]
+    top_k_loss: TopKLoss | None = None
 
 
 class FeatureIndex(Record):
@@ -52,7 +57,41 @@ class FeatureIndex(Record):
     vocab_size: int
     capture_layers: tuple[int, int, int]
     convention: str = CONVENTION
+    mode: Mode = "offline"
+    """Other modes have no shards: features are made while training runs."""
+    top_k: int | None = None
+    responses_sha256: str = ""
+    """Hash of the answers that the features belong to."""
     shards: list[Shard]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Raises BadInput when the folder has no index."""
+        path = folder / "index.json"
+        if not path.is_file():
+            raise BadInput(f"{folder} holds no features (no index.json)", "run: eagle3 extract RUN")
+        return cls.model_validate_json(path.read_text())
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """One conversation as tokens: what a sample is before the target has read it."""
+
+    id: str
+    split: Split
+    ids: Tensor
+    """int32 [L]"""
+    spans: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, response: Response) -> Self:
+        ids = torch.tensor(response.ids, dtype=torch.int32)
+        return cls(response.id, response.split, ids, response.spans)
+
+    def ref(self, start: int = 0) -> SampleRef:
+        return SampleRef(
+            id=self.id, split=self.split, start=start, length=len(self.ids), spans=self.spans
+        )
 
 
 @dataclass(frozen=True)
@@ -71,89 +110,74 @@ class Sample:
     features: Tensor
     """bfloat16 [L, 3H]"""
     hidden: Tensor
-    """bfloat16 [L, H], after the target's final norm: its head makes the logits of it."""
+    """bfloat16 [L, H], after the target's final norm: its head makes the logits of it. [L, 0] where
+    `top` takes its place."""
     argmax: Tensor
     """int64 [L]"""
     lse: Tensor
     """float32 [L]: log-sum-exp of the logits over the whole vocabulary."""
     spans: list[tuple[int, int]]
-
-
-class FeatureStore:
-    """Reads a folder that `extract` wrote. Shards are memory-mapped, opened when first needed."""
-
-    def __init__(self, folder: Path, index: FeatureIndex) -> None:
-        self.folder, self.index = folder, index
-        self._open: dict[str, Any] = {}
+    top: TopK | None = None
+    """The largest probabilities of each row, where the store keeps these alone."""
 
     @classmethod
-    def open(cls, folder: Path, verify: bool = False) -> Self:
-        """Open a store; `verify` reads every shard once and checks its hash.
+    def of(cls, ref: SampleRef, rows: Mapping[str, Tensor]) -> Self:
+        """A sample from its rows of the columns.
 
         Raises:
-            BadInput: no index, a shard is missing, or (with `verify`) its content has changed.
+            BadInput: a number that is none; the message names the sample and the row.
         """
-        path = folder / "index.json"
-        if not path.is_file():
-            raise BadInput(f"{folder} holds no features (no index.json)", "run: eagle3 extract RUN")
-        index = FeatureIndex.model_validate_json(path.read_text())
-        for shard in index.shards:
-            file = folder / shard.file
-            if not file.is_file() or (verify and sha256_file(file) != shard.sha256):
-                state = "is not what was written" if file.is_file() else "is missing"
-                raise BadInput(f"feature shard {file} {state}", f"remove {folder}; extract again")
-        return cls(folder, index)
-
-    def samples(self, split: Split) -> list[SampleRef]:
-        """The sequences of a split, in the order in which they are stored."""
-        return [
-            ref.model_copy(update={"shard": shard.file})
-            for shard in self.index.shards
-            for ref in shard.samples
-            if ref.split == split
-        ]
-
-    @property
-    def hidden_size(self) -> int:
-        return self.index.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.index.vocab_size
-
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.index.capture_layers
-
-    def input_ids(self, ref: SampleRef) -> Tensor:
-        return self._rows(ref, "input_ids").to(torch.int64)
-
-    def load(self, ref: SampleRef) -> Sample:
-        """Copy one sequence out of its shard."""
-        return Sample(
+        check_finite(ref.id, rows)
+        return cls(
             id=ref.id,
             split=ref.split,
-            input_ids=self.input_ids(ref),
-            features=self._rows(ref, "features"),
-            hidden=self._rows(ref, "hidden"),
-            argmax=self._rows(ref, "argmax").to(torch.int64),
-            lse=self._rows(ref, "lse"),
+            input_ids=rows["input_ids"].to(torch.int64),
+            features=rows["features"],
+            hidden=rows["hidden"] if "hidden" in rows else rows["features"][:, :0],
+            argmax=rows["argmax"].to(torch.int64),
+            lse=rows["lse"],
             spans=ref.spans,
+            top=TopK(rows["top_ids"].to(torch.int64), rows["top_probs"].float())
+            if "top_ids" in rows
+            else None,
         )
 
-    def batches(self, order: Iterable[list[SampleRef]]) -> Iterator[list[Sample]]:
-        return ([self.load(ref) for ref in refs] for refs in order)
+    def first(self, limit: int) -> Sample:
+        """The first `limit` rows; spans end there too."""
+        if len(self.input_ids) <= limit:
+            return self
+        return replace(
+            self,
+            input_ids=self.input_ids[:limit],
+            features=self.features[:limit],
+            hidden=self.hidden[:limit],
+            argmax=self.argmax[:limit],
+            lse=self.lse[:limit],
+            spans=[(a, min(b, limit)) for a, b in self.spans if a < limit],
+            top=None if self.top is None else self.top[:limit],
+        )
 
-    def close(self) -> None:
-        self._open.clear()
 
-    def _rows(self, ref: SampleRef, name: str) -> Tensor:
-        if ref.shard not in self._open:
-            self._open[ref.shard] = safe_open(self.folder / ref.shard, framework="pt")
-        found: Tensor = self._open[ref.shard].get_slice(name)[ref.start : ref.start + ref.length]
-        return found
+def check_finite(sample_id: str, rows: Mapping[str, Tensor]) -> None:
+    """Raise BadInput, with sample and row, when a feature is NaN or infinite.
+
+    The sum of numbers is a number: only where it is none does every row have to be looked at.
+    """
+    for name, value in rows.items():
+        if not value.is_floating_point() or bool(value.sum(dtype=torch.float32).isfinite()):
+            continue
+        bad = (~value.isfinite()).reshape(len(value), -1).any(-1).nonzero()[:, 0]
+        if len(bad):
+            raise BadInput(
+                f"sample {sample_id!r} has NaN or infinity in `{name}`, first at row {int(bad[0])} "
+                f"of {len(value)}",
+                "leave that conversation out of the prompts; when many are named, the target's "
+                "weights are damaged or overflow",
+            )
 
 
-def bytes_per_token(hidden_size: int) -> int:
-    """Disk that a token takes: features and hidden in bfloat16, ids, argmax and lse in 4 bytes."""
-    return 4 * hidden_size * 2 + 3 * 4
+def bytes_per_token(hidden_size: int, top_k: int | None = None) -> int:
+    """Disk that a token takes: features and hidden in bfloat16, ids, argmax and lse in 4 bytes; a
+    kept probability takes 2 bytes and its id 4."""
+    last = 2 * hidden_size if top_k is None else 6 * top_k
+    return 3 * hidden_size * 2 + last + 3 * 4

@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from eagle3.data.features import FeatureStore, Sample, SampleRef
+from eagle3.data.features import FeatureIndex, Sample, SampleRef
+from eagle3.data.local import target_dir
+from eagle3.data.offline import FeatureStore, Reextraction
+from eagle3.data.online import OnlineSource
 from eagle3.data.records import Split
+from eagle3.data.stream import StreamedSource
 from eagle3.run import Context
 from eagle3.target import Target
 
@@ -43,10 +48,7 @@ class FeatureSource(Protocol):
         ...
 
     def batches(self, order: Iterable[list[SampleRef]]) -> Iterator[list[Sample]]:
-        """The samples of each batch, in this order; the next ones may be prepared meanwhile.
-
-        One iteration at a time: a new one ends the former.
-        """
+        """The samples of each batch, in this order; the next ones may be prepared meanwhile."""
         ...
 
     def close(self) -> None:
@@ -63,4 +65,20 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
     Raises:
         BadInput: they are missing or incomplete.
     """
-    return FeatureStore.open(ctx.inputs["extract"])
+    folder, responses = ctx.inputs["extract"], ctx.inputs["regenerate"] / "responses.jsonl"
+    index = FeatureIndex.read(folder)
+    config = ctx.config.recipe.extract
+    match index.mode:
+        case "offline":
+            return FeatureStore(folder, index, Reextraction(ctx))
+        case "online":
+            return OnlineSource(target, index, responses)
+        case "streamed":
+            device = config.device or _last_device()
+            return StreamedSource(index, responses, target_dir(ctx), config.queue_batches, device)
+
+
+def _last_device() -> str:
+    """Training takes the first GPU; where there are several, the target gets another."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return f"cuda:{gpus - 1}" if gpus else "cpu"

@@ -5,8 +5,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from eagle3.data import capture
 from eagle3.data import extract as module
-from eagle3.data.features import CONVENTION, FeatureStore
+from eagle3.data.features import CONVENTION
+from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput, DiskFull, Stopped
 from tests.tiny import build_random_target
 
@@ -58,7 +60,7 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
     store = FeatureStore.open(random_run.out("extract"))
     [ref, *_] = store.samples("train")
     whole = store.load(ref)
-    monkeypatch.setattr(module, "stretch_rows", lambda target, batch, longest: 5)
+    monkeypatch.setattr(capture, "stretch_rows", lambda target, batch, longest: 5)
     shutil.rmtree(random_run.out("extract"))
     random_run.run("extract")
     store = FeatureStore.open(random_run.out("extract"))
@@ -68,10 +70,10 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
 def test_a_stopped_run_keeps_its_shards(random_run, monkeypatch):
     write_shard, written = module.write_shard, []
 
-    def stopping(target, part, folder, name, count):
-        written.append(name)
+    def stopping(*args):
+        written.append(args[3])
         contexts[0].stop.set()
-        return write_shard(target, part, folder, name, count)
+        return write_shard(*args)
 
     contexts = []
     check = module.check_disk
@@ -94,21 +96,44 @@ def test_a_stopped_run_keeps_its_shards(random_run, monkeypatch):
     FeatureStore.open(random_run.out("extract"), verify=True)
 
 
-def test_damage_is_found_on_opening(random_run):
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_damage_is_found_when_a_shard_is_first_read(random_run):
     random_run.run("extract")
     folder = random_run.out("extract")
     shard = folder / "shard-00000.safetensors"
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
-    FeatureStore.open(folder)
+    flip_a_bit(shard)
+    store = FeatureStore.open(folder)
+    refs = store.samples("train")
+    with pytest.raises(BadInput, match="is not what was written"):
+        [store.load(ref) for ref in refs if ref.shard == shard.name]
+    assert [store.load(ref) for ref in refs if ref.shard != shard.name]
     with pytest.raises(BadInput, match="is not what was written"):
         FeatureStore.open(folder, verify=True)
     shard.unlink()
     with pytest.raises(BadInput, match="is missing"):
-        FeatureStore.open(folder)
+        FeatureStore.open(folder, verify=True)
     with pytest.raises(BadInput, match="holds no features"):
         FeatureStore.open(folder.parent)
+
+
+def test_the_stage_makes_only_damaged_shards_anew(random_run, monkeypatch):
+    random_run.run("extract")
+    folder = random_run.out("extract")
+    before = (folder / "index.json").read_text()
+    flip_a_bit(folder / "shard-00001.safetensors")
+    written, write_shard = [], module.write_shard
+    monkeypatch.setattr(
+        module, "write_shard", lambda *args: (written.append(args[3]), write_shard(*args))[1]
+    )
+    random_run.run("extract")
+    assert written == ["shard-00001.safetensors"]
+    assert (folder / "index.json").read_text() == before
+    FeatureStore.open(folder, verify=True)
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_work(random_run, monkeypatch):

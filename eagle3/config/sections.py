@@ -100,6 +100,13 @@ class TrainConfig(Strict):
     """S: how many draft steps are unrolled in training."""
     step_decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Weight of step k's loss is step_decay ** k."""
+    loss: Literal["soft_ce", "tv", "lk_alpha", "lk_lambda"] = "soft_ce"
+    """`soft_ce`: cross-entropy with the target's distribution (EAGLE-3). `tv`: one minus the
+    acceptance rate of sampling (arXiv 2211.17192). `lk_alpha`, `lk_lambda`: minus its logarithm,
+    and KL that turns into `tv` as acceptance grows (arXiv 2602.23881)."""
+    loss_per: Literal["token", "sequence"] = "token"
+    """Mean over all rows, or over sequences of each one's mean: a long answer then counts as much
+    as a short one."""
     draft_vocab_size: Annotated[int, Field(ge=2)] = 8192
     """Vd; capped at the target's vocabulary."""
     intermediate_size: Annotated[int, Field(ge=8)] | None = None

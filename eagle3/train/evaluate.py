@@ -9,7 +9,7 @@ Shapes: R rows where drafting can start, Vd draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,9 @@ from eagle3 import vocab
 from eagle3.data.features import Sample
 from eagle3.draft import Draft
 from eagle3.train.batch import Batch, pack
+from eagle3.train.labels import Teacher
+from eagle3.train.loss import Loss
+from eagle3.train.objective import Per, Supervised, score, weights
 from eagle3.train.ttt import unroll
 
 
@@ -48,19 +51,50 @@ class Acceptance:
         return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
 
 
-@torch.inference_mode()
 def chain_acceptance(draft: Draft, samples: Iterable[Sample], depth: int) -> Acceptance:
     """Draft greedy chains from every row of held-out answers and walk along each answer."""
-    total = Acceptance(depth)
+    return acceptances(draft, samples, (depth,))[0]
+
+
+@torch.inference_mode()
+def acceptances(draft: Draft, samples: Iterable[Sample], depths: Sequence[int]) -> list[Acceptance]:
+    """The same for rounds of several depths; a chain is drafted once, as deep as the deepest."""
+    totals, deepest = [Acceptance(depth) for depth in depths], max(depths)
     for sample in samples:
-        batch = pack([sample], depth, draft.fc.weight.dtype, draft.fc.weight.device)
+        batch = pack([sample], deepest, draft.fc.weight.dtype, draft.fc.weight.device)
         rows_R = batch.supervised_ST[0].nonzero()[:, 0]
         if len(rows_R) == 0:
             continue
-        matched = dict(zip(rows_R.tolist(), _matched(draft, batch, rows_R, depth), strict=True))
-        for start, end in sample.spans:
-            _walk(total, matched, start, end)
-    return total
+        matched = dict(zip(rows_R.tolist(), _matched(draft, batch, rows_R, deepest), strict=True))
+        for total in totals:
+            for start, end in sample.spans:
+                _walk(total, matched, start, end)
+    return totals
+
+
+@torch.no_grad()
+def held_out_loss(
+    draft: Draft,
+    teacher: Teacher,
+    samples: Iterable[Sample],
+    steps: int,
+    decay: float,
+    kind: Loss = "soft_ce",
+    per: Per = "token",
+) -> float:
+    """The training loss of held-out samples, as if all of them were one optimiser step."""
+    batches = [
+        batch
+        for sample in samples
+        for batch in [pack([sample], steps, draft.fc.weight.dtype, draft.fc.weight.device)]
+        if bool(batch.supervised_ST[0].any())
+    ]
+    parts = [Supervised.of(draft, batch) for batch in batches]
+    shares = weights(parts, steps, decay, per)
+    return sum(
+        float(score(draft, teacher, batch, part, share, kind).loss)
+        for batch, part, share in zip(batches, parts, shares, strict=True)
+    )
 
 
 @torch.inference_mode()
@@ -103,7 +137,7 @@ def _walk(total: Acceptance, matched: dict[int, int], start: int, end: int) -> N
     row = start - 1
     while row + 2 < end:
         remaining = end - (row + 2)
-        accepted = min(matched[row], remaining)
+        accepted = min(matched[row], remaining, total.depth)
         for n in range(min(total.depth, remaining)):
             if n <= accepted:
                 total.reached[n] += 1

@@ -32,9 +32,10 @@ from eagle3.train.checkpoint import (
     save_best,
     save_checkpoint,
 )
-from eagle3.train.evaluate import chain_acceptance, coverage
+from eagle3.train.evaluate import acceptances, coverage, held_out_loss
 from eagle3.train.guard import Guard, non_finite
-from eagle3.train.objective import Objective, Teacher, objective
+from eagle3.train.labels import Teacher
+from eagle3.train.objective import Objective, objective
 from eagle3.train.schedule import learning_rate
 
 
@@ -164,7 +165,14 @@ class Trainer:
             group["lr"] = rate
         self.draft.train()
         self.optimizer.zero_grad(set_to_none=True)
-        result = objective(self.draft, self.teacher, self._pack(samples), self.config.step_decay)
+        result = objective(
+            self.draft,
+            self.teacher,
+            self._pack(samples),
+            self.config.step_decay,
+            self.config.loss,
+            self.config.loss_per,
+        )
         loss, norm = float(result.loss.detach()), 0.0
         if math.isfinite(loss):
             norm = self._backward(result.loss)
@@ -183,8 +191,17 @@ class Trainer:
 
     def _evaluate(self) -> dict[str, float]:
         self.draft.eval()
-        samples = [self.source.load(ref) for ref in self.heldout]
-        found = chain_acceptance(self.draft, samples, self.depth)
+        config, samples = self.config, [self.source.load(ref) for ref in self.heldout]
+        found, deep = acceptances(self.draft, samples, (self.depth, config.ttt_steps))
+        loss = held_out_loss(
+            self.draft,
+            self.teacher,
+            [_cut(sample, config.max_length) for sample in samples],
+            config.ttt_steps,
+            config.step_decay,
+            config.loss,
+            config.loss_per,
+        )
         best = self.state["best"]
         self.state["stale"] += 1
         if best is None or found.length > best["acceptance_length"]:
@@ -194,9 +211,11 @@ class Trainer:
                 "step": self.state["step"],
                 "acceptance_length": found.length,
                 "acceptance_by_position": found.by_position,
+                "n_alpha": deep.by_position,
             }
         rates = {f"eval/acceptance_{n}": rate for n, rate in enumerate(found.by_position)}
-        return {"eval/acceptance_length": found.length, **rates}
+        alphas = {f"eval/n_alpha_{n}": rate for n, rate in enumerate(deep.by_position)}
+        return {"eval/acceptance_length": found.length, "eval/loss": loss, **rates, **alphas}
 
     def _stale(self) -> bool:
         """Whether patience has run out: so many evaluations in a row were no better."""
@@ -243,6 +262,7 @@ class Trainer:
                 round(x, 4) for x in self.state["best"]["acceptance_by_position"]
             ],
             "depth": self.depth,
+            "n_alpha": [round(x, 4) for x in self.state["best"]["n_alpha"]],
             "coverage": round(share, 4),
             "parameters": sum(p.numel() for p in draft.parameters()),
             "train_samples": len(self.refs),

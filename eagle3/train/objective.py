@@ -1,33 +1,89 @@
-"""The loss of one batch: sum over steps k of decay^k times the mean over supervised rows.
+"""The loss of one optimiser step: sum over draft steps k of decay^k times the mean over rows.
 
 A row counts at step k when drafting can stand there (`Batch.supervised_ST`) and the target's own
 choice lies in the draft vocabulary; what that leaves out is counted.
+
+Shapes: T rows of a batch, R rows where drafting can start, S draft steps, N rows that count, over
+all steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from eagle3 import vocab
 from eagle3.draft import Draft
 from eagle3.train.batch import Batch
-from eagle3.train.loss import soft_cross_entropy, target_distribution
+from eagle3.train.labels import Teacher
+from eagle3.train.loss import Loss, Rows, weighted_loss
 from eagle3.train.ttt import unroll
+
+Per = Literal["token", "sequence"]
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """What training needs of the target: the rows of its LM head inside the draft vocabulary."""
+class Supervised:
+    """Which rows of a batch count at which step, in ascending order of the label's position."""
 
-    head_DH: Tensor
-    softcap: float | None = None
+    rows_R: Tensor
+    row_N: Tensor
+    """Index into `rows_R`."""
+    step_N: Tensor
+    position_N: Tensor
+    """The row whose logits are the label."""
+    sequence_N: Tensor
+    """Which of the batch's sequences it belongs to."""
+    outside: list[int]
+    """For each step, the rows left out because the target's choice is not in the vocabulary."""
 
     @classmethod
-    def of(cls, head_VH: Tensor, draft: Draft, softcap: float | None) -> Teacher:
-        return cls(head_VH[vocab.kept_ids(draft.d2t)].to(draft.fc.weight.dtype), softcap)
+    def of(cls, draft: Draft, batch: Batch) -> Supervised:
+        steps, total = batch.supervised_ST.shape
+        rows_R = batch.supervised_ST[0].nonzero()[:, 0]
+        assert len(rows_R), "a batch of samples none of which teaches"
+        ahead_S = torch.arange(1, steps + 1, device=rows_R.device)
+        position_SR = (rows_R + ahead_S[:, None]).clamp(max=total - 1)
+        stands_SR = batch.supervised_ST[:, rows_R]
+        inside_SR = stands_SR & draft.t2d[batch.argmax_T[position_SR].clamp(min=0)]
+        step_N, row_N = inside_SR.nonzero(as_tuple=True)
+        position_N = position_SR[step_N, row_N]
+        order = torch.argsort(position_N, stable=True)
+        lengths = torch.tensor(batch.lengths, device=rows_R.device)
+        sequence_T = torch.repeat_interleave(torch.arange(len(lengths)).to(lengths), lengths)
+        return cls(
+            rows_R,
+            row_N[order],
+            step_N[order],
+            position_N[order],
+            sequence_T[position_N[order]],
+            (stands_SR.sum(1) - inside_SR.sum(1)).tolist(),
+        )
+
+
+def weights(parts: Sequence[Supervised], steps: int, decay: float, per: Per) -> list[Tensor]:
+    """What each row of each part counts in the loss of the parts together, [N] each.
+
+    Args:
+        per: `token`: step k's loss is the mean over its rows. `sequence`: the mean over sequences
+            of each one's mean, so that a long answer does not outweigh a short one.
+    """
+    keys = [part.sequence_N * steps + part.step_N for part in parts]
+    counts = [torch.bincount(key) for key in keys]  # rows of a sequence at a step
+    out = []
+    if per == "token":
+        total = sum(torch.bincount(part.step_N, minlength=steps) for part in parts)
+    else:
+        total = sum(
+            torch.bincount(count.nonzero()[:, 0] % steps, minlength=steps) for count in counts
+        )
+    for part, key, count in zip(parts, keys, counts, strict=True):
+        share_N = decay ** part.step_N.double() / torch.as_tensor(total)[part.step_N]
+        out.append(share_N / count[key] if per == "sequence" else share_N)
+    return out
 
 
 @dataclass(frozen=True)
@@ -36,47 +92,67 @@ class Objective:
 
     loss: Tensor
     step_loss: list[float]
+    """Sum of the rows' losses."""
     hits: list[int]
     """Rows where the draft's top choice is the target's."""
     rows: list[int]
-    """Supervised rows of each step."""
+    """Rows that count at each step."""
     outside: list[int]
-    """Rows left out because the target's choice lies outside the draft vocabulary."""
 
-
-def objective(draft: Draft, teacher: Teacher, batch: Batch, decay: float) -> Objective:
-    """Unroll the draft over a batch and score every step."""
-    steps = len(batch.supervised_ST)
-    rows_R = batch.supervised_ST[0].nonzero()[:, 0]
-    assert len(rows_R), "a batch of samples none of which teaches"
-    last = len(batch.ids_T) - 1
-    draft_id_V = torch.cumsum(draft.t2d, 0) - 1
-    label_at = torch.zeros(last + 1, dtype=torch.bool, device=batch.ids_T.device)
-    kept: list[Tensor] = []
-    outside: list[int] = []
-    for k in range(steps):
-        position_R = (rows_R + 1 + k).clamp(max=last)
-        stands_R = batch.supervised_ST[k][rows_R]
-        inside_R = stands_R & draft.t2d[batch.argmax_T[position_R].clamp(min=0)]
-        kept.append(inside_R.nonzero()[:, 0])
-        outside.append(int(stands_R.sum() - inside_R.sum()))
-        label_at[position_R[inside_R]] = True
-    with torch.no_grad():
-        label_PD = target_distribution(batch.hidden_TH[label_at], teacher.head_DH, teacher.softcap)
-    label_index_T = torch.cumsum(label_at, 0) - 1
-
-    total = label_PD.new_zeros(())
-    result = Objective(total, [], [], [], outside)
-    for k, out_RH in enumerate(unroll(draft, batch, rows_R, steps)):
-        rows_k = kept[k]
-        position_k = rows_R[rows_k] + 1 + k
-        x = draft.norm(out_RH[rows_k])
-        weight = 1.0 / max(1, len(rows_k))
-        loss, choice = soft_cross_entropy(
-            x, draft.lm_head.weight, label_PD, label_index_T[position_k], weight
+    def __add__(self, other: Objective) -> Objective:
+        """Of two parts of one optimiser step."""
+        return Objective(
+            self.loss + other.loss,
+            [a + b for a, b in zip(self.step_loss, other.step_loss, strict=True)],
+            [a + b for a, b in zip(self.hits, other.hits, strict=True)],
+            [a + b for a, b in zip(self.rows, other.rows, strict=True)],
+            [a + b for a, b in zip(self.outside, other.outside, strict=True)],
         )
-        total = total + decay**k * loss
-        result.step_loss.append(float(loss.detach()))
-        result.hits.append(int((choice == draft_id_V[batch.argmax_T[position_k]]).sum()))
-        result.rows.append(len(rows_k))
-    return Objective(total, result.step_loss, result.hits, result.rows, outside)
+
+    def detach(self) -> Objective:
+        return Objective(self.loss.detach(), self.step_loss, self.hits, self.rows, self.outside)
+
+
+def score(
+    draft: Draft,
+    teacher: Teacher,
+    batch: Batch,
+    part: Supervised,
+    weight_N: Tensor,
+    kind: Loss = "soft_ce",
+) -> Objective:
+    """Unroll the draft over a batch and score every step; only rows that count meet the LM head."""
+    steps = len(batch.supervised_ST)
+    outs = torch.cat(list(unroll(draft, batch, part.rows_R, steps)))
+    flat_N = part.step_N * len(part.rows_R) + part.row_N
+    x_NH = draft.norm(outs.index_select(0, flat_N))
+    positions_P, index_N = torch.unique_consecutive(part.position_N, return_inverse=True)
+    rows = Rows(teacher.labels(batch, positions_P), index_N, part.step_N, weight_N.to(x_NH))
+    loss, value_N, choice_N = weighted_loss(x_NH, draft.lm_head.weight, rows, kind)
+
+    def by_step(values_N: Tensor) -> Tensor:
+        return torch.bincount(part.step_N, weights=values_N, minlength=steps)
+
+    draft_id_V = torch.cumsum(draft.t2d, 0) - 1
+    hit_N = choice_N == draft_id_V[batch.argmax_T[part.position_N]]
+    return Objective(
+        loss,
+        by_step(value_N.double()).tolist(),
+        by_step(hit_N.double()).long().tolist(),
+        torch.bincount(part.step_N, minlength=steps).tolist(),
+        part.outside,
+    )
+
+
+def objective(
+    draft: Draft,
+    teacher: Teacher,
+    batch: Batch,
+    decay: float,
+    kind: Loss = "soft_ce",
+    per: Per = "token",
+) -> Objective:
+    """The loss of an optimiser step of one batch."""
+    part = Supervised.of(draft, batch)
+    weight_N = weights([part], len(batch.supervised_ST), decay, per)[0]
+    return score(draft, teacher, batch, part, weight_N, kind)

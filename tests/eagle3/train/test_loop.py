@@ -27,6 +27,9 @@ def test_it_learns_and_keeps_the_best(extracted: Path) -> None:
     assert evaluated[summary["best_step"]] == max(evaluated.values())
     assert 0 < summary["coverage"] <= 1
     assert summary["steps"] == summary["steps_planned"] == rows[-1]["step"]
+    best = next(row for row in rows if row["step"] == summary["best_step"])
+    assert summary["n_alpha"] == [round(best[f"eval/n_alpha_{n}"], 4) for n in range(3)]
+    assert rows[-1]["eval/loss"] < next(r["eval/loss"] for r in rows if "eval/loss" in r)
 
 
 def test_a_sample_that_teaches_nothing_is_left_out() -> None:
@@ -61,16 +64,26 @@ def test_it_stops_when_nothing_improves(extracted: Path, monkeypatch: pytest.Mon
     """The second evaluation is the best; patience of two ends training after the fourth."""
     lengths = iter([10, 20, 15, 20, 30])
 
-    def measured(*_: object) -> Acceptance:
-        return Acceptance(3, rounds=10, emitted=next(lengths))
+    def measured(*_: object) -> list[Acceptance]:
+        return [Acceptance(3, rounds=10, emitted=next(lengths)), Acceptance(3)]
 
-    monkeypatch.setattr("eagle3.train.loop.chain_acceptance", measured)
+    monkeypatch.setattr("eagle3.train.loop.acceptances", measured)
     change_recipe(extracted, patience=2)
     summary, printed = run_train(extracted, "patience")
     change_recipe(extracted, patience=None)
     assert (summary["steps"], summary["best_step"], summary["acceptance_length"]) == (16, 8, 2.0)
     assert summary["steps_planned"] > 16
     assert "stopped at step 16" in printed
+
+
+@pytest.mark.parametrize("loss", ["tv", "lk_alpha", "lk_lambda"])
+def test_it_learns_by_acceptance_too(extracted: Path, loss: str) -> None:
+    change_recipe(extracted, loss=loss, loss_per="sequence")
+    run_train(extracted, loss)
+    change_recipe(extracted, loss="soft_ce", loss_per="token")
+    history = (current(extracted, "train") / "history.jsonl").read_text().splitlines()
+    rows = [json.loads(x) for x in history]
+    assert rows[-1]["train/loss"] < rows[0]["train/loss"]
 
 
 @pytest.mark.parametrize(

@@ -2,55 +2,92 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor
 
-from eagle3.train.batch import pack
-from eagle3.train.evaluate import Acceptance, chain_acceptance
-from eagle3.train.loss import soft_cross_entropy, target_distribution
-from eagle3.train.objective import Teacher, objective
+from eagle3 import vocab
+from eagle3.data.features import Sample
+from eagle3.draft import Draft
+from eagle3.train.batch import Batch, pack
+from eagle3.train.evaluate import Acceptance, acceptances, chain_acceptance, held_out_loss
+from eagle3.train.labels import Teacher
+from eagle3.train.objective import Per, Supervised, objective, score, weights
 from eagle3.train.ttt import unroll
 from tests.eagle3.train.random_draft import random_draft, random_sample
 
+HEAD_VH = torch.randn(40, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+DECAY = 0.8
 
-def test_fused_loss_equals_the_plain_formula_and_its_gradients() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(700, 8, generator=generator, dtype=torch.float64, requires_grad=True)
-    head = torch.randn(11, 8, generator=generator, dtype=torch.float64, requires_grad=True)
-    label = torch.randn(50, 11, generator=generator, dtype=torch.float64).softmax(-1)
-    index = torch.randint(0, 50, (700,), generator=generator)
-    plain = -0.25 * (label[index] * (x @ head.T).log_softmax(-1)).sum()
-    expected = torch.autograd.grad(plain, [x, head])
-    fused, choice = soft_cross_entropy(x, head, label, index, 0.25)
-    torch.testing.assert_close(fused, plain)
-    for a, b in zip(torch.autograd.grad(fused, [x, head]), expected, strict=True):
-        torch.testing.assert_close(a, b)
-    assert torch.equal(choice, (x @ head.T).argmax(-1))
+
+def samples() -> list[Sample]:
+    """Two sequences, one of them with two answers; one label lies outside the draft vocabulary."""
+    made = [random_sample(12, [(3, 9)], 1), random_sample(10, [(2, 5), (7, 10)], 2)]
+    made[0].argmax[5] = 0  # the draft vocabulary is ids 5 to 34
+    return made
+
+
+def plain_losses(draft: Draft, batch: Batch, steps: int) -> list[list[tuple[int, Tensor]]]:
+    """For each step the sequence and cross-entropy of every row that counts, one at a time."""
+    rows = batch.supervised_ST[0].nonzero()[:, 0]
+    head_DH = HEAD_VH[vocab.kept_ids(draft.d2t)]
+    out: list[list[tuple[int, Tensor]]] = []
+    for k, step in enumerate(unroll(draft, batch, rows, steps)):
+        losses = []
+        for index, row in enumerate(rows.tolist()):
+            position = row + 1 + k
+            if batch.supervised_ST[k][row] and draft.t2d[batch.argmax_T[position]]:
+                label = (head_DH @ batch.hidden_TH[position]).softmax(-1)
+                log_q = draft.logits(step[index][None])[0].log_softmax(-1)
+                losses.append((int(row >= batch.lengths[0]), -(label * log_q).sum()))
+        out.append(losses)
+    return out
 
 
 def test_objective_is_the_decayed_sum_of_means_over_supervised_rows() -> None:
     draft = random_draft(torch.float64)
-    head_VH = torch.randn(40, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    teacher = Teacher.of(head_VH, draft, softcap=None)
-    samples = [random_sample(12, [(3, 9)], 1), random_sample(10, [(2, 5), (7, 10)], 2)]
-    samples[0].argmax[5] = 0  # outside the draft vocabulary: ids 5 to 34
-    batch = pack(samples, 3, torch.float64)
-    result = objective(draft, teacher, batch, decay=0.8)
-
-    rows = batch.supervised_ST[0].nonzero()[:, 0]
-    outs = list(unroll(draft, batch, rows, 3))
-    total = torch.zeros((), dtype=torch.float64)
-    for k, out in enumerate(outs):
-        losses = []
-        for index, row in enumerate(rows.tolist()):
-            position = row + 1 + k
-            if not batch.supervised_ST[k][row] or not draft.t2d[batch.argmax_T[position]]:
-                continue
-            label = target_distribution(batch.hidden_TH[position][None], teacher.head_DH, None)[0]
-            losses.append(-(label * draft.logits(out[index][None])[0].log_softmax(-1)).sum())
-        assert result.rows[k] == len(losses)
-        total = total + 0.8**k * torch.stack(losses).mean()
-    torch.testing.assert_close(result.loss, total)
+    teacher = Teacher.of(HEAD_VH, draft, softcap=None)
+    batch = pack(samples(), 3, torch.float64)
+    result = objective(draft, teacher, batch, DECAY)
+    plain = plain_losses(draft, batch, 3)
+    assert result.rows == [len(losses) for losses in plain]
     assert result.outside == [1, 1, 1]
+    means = [torch.stack([x for _, x in losses]).mean() for losses in plain]
+    torch.testing.assert_close(result.loss, means[0] + DECAY * means[1] + DECAY**2 * means[2])
+    sums = [float(torch.stack([x for _, x in losses]).detach().sum()) for losses in plain]
+    assert result.step_loss == pytest.approx(sums)
+
+
+def test_per_sequence_a_long_answer_counts_as_much_as_a_short_one() -> None:
+    draft = random_draft(torch.float64)
+    teacher = Teacher.of(HEAD_VH, draft, softcap=None)
+    batch = pack(samples(), 3, torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for k, losses in enumerate(plain_losses(draft, batch, 3)):
+        means = [
+            torch.stack([x for s, x in losses if s == sequence]).mean()
+            for sequence in {s for s, _ in losses}
+        ]
+        total = total + DECAY**k * torch.stack(means).mean()
+    found = objective(draft, teacher, batch, DECAY, per="sequence").loss
+    torch.testing.assert_close(found, total)
+
+
+@pytest.mark.parametrize("per", ["token", "sequence"])
+def test_parts_of_a_step_add_up_to_the_whole(per: Per) -> None:
+    draft = random_draft(torch.float64)
+    teacher = Teacher.of(HEAD_VH, draft, softcap=None)
+    whole = objective(draft, teacher, pack(samples(), 3, torch.float64), DECAY, per=per)
+    batches = [pack([sample], 3, torch.float64) for sample in samples()]
+    parts = [Supervised.of(draft, batch) for batch in batches]
+    shares = weights(parts, 3, DECAY, per)
+    first, second = (
+        score(draft, teacher, batch, part, share)
+        for batch, part, share in zip(batches, parts, shares, strict=True)
+    )
+    both = first + second
+    torch.testing.assert_close(both.loss, whole.loss)
+    assert (both.hits, both.rows, both.outside) == (whole.hits, whole.rows, whole.outside)
 
 
 def test_masked_rows_send_no_gradient() -> None:
@@ -83,3 +120,19 @@ def test_simulated_acceptance_of_a_draft_that_is_always_right() -> None:
     # The first token comes from the prefill; of the other nine, rounds give 4, 4 and 1.
     assert (found.rounds, found.emitted) == (3, 9)
     assert found.by_position == [1.0, 1.0, 1.0]
+
+
+def test_rounds_of_another_depth_are_those_of_that_depth_alone() -> None:
+    draft, sample = random_draft(), random_sample(40, [(6, 22), (30, 40)], 4)
+    shallow, deep = acceptances(draft, [sample], (2, 5))
+    assert shallow == chain_acceptance(draft, [sample], 2)
+    assert deep == chain_acceptance(draft, [sample], 5)
+
+
+def test_held_out_loss_is_that_of_one_step_over_all_samples() -> None:
+    draft = random_draft(torch.float64)
+    teacher = Teacher.of(HEAD_VH, draft, softcap=None)
+    silent = random_sample(8, [(3, 4)], 9)  # one token: no row to draft from
+    found = held_out_loss(draft, teacher, [*samples(), silent], 3, DECAY)
+    whole = objective(draft, teacher, pack(samples(), 3, torch.float64), DECAY)
+    assert found == pytest.approx(float(whole.loss.detach()))

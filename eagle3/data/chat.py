@@ -12,10 +12,16 @@ Tools = list[dict[str, Any]] | None
 """JSON schemas of the tools that a conversation may call."""
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Tools = None) -> str:
-    """The conversation as text, up to where the next answer starts."""
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[Message],
+    tools: Tools = None,
+    *,
+    prompt: bool = True,
+) -> str:
+    """The conversation as text; with `prompt`, up to where the next answer starts."""
     text = tokenizer.apply_chat_template(
-        messages, tools=tools, tokenize=False, add_generation_prompt=True
+        messages, tools=tools, tokenize=False, add_generation_prompt=prompt
     )
     assert isinstance(text, str)
     return text

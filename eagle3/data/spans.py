@@ -1,0 +1,264 @@
+"""A conversation with its answers as token ids, and which of them the answers are.
+
+The target's own chat template decides, whatever it is: the template is rendered up to where an
+answer starts and once more with the answer, and the difference is what the target would have
+written (where the template has `{% generation %}`, its marks say so). An answer is supervised only
+after the very text that stands before it when the target is served. Where a template shows earlier
+answers otherwise than they were written (reasoning removed, a system prompt moved), one
+conversation therefore becomes several samples, each with the history that its answers were written
+after; where even the answer itself cannot be told from the template, it is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from eagle3.data.chat import Tools, render
+from eagle3.data.locate import locate
+from eagle3.data.records import Message
+
+EMPTY = "the answer is empty"
+UNASKED = "nothing was asked before the answer"
+NO_TOOLS = "the chat template leaves out the answer's tool calls"
+NO_REASONING = "the chat template has no place for the answer's reasoning_content"
+OTHER_START = "the chat template's generation prompt is not how it begins this answer"
+REWRITTEN = "the chat template changes what the answer says"
+FAILED = "the chat template refuses the conversation: "
+
+THINK, THOUGHT = "<think>", "</think>"
+"""How data sets mark reasoning inside an answer's text."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Token ids up to the end of an answer, and which of them are answers."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """Half-open ranges of `ids`, the end of turn included."""
+    ended: bool
+    """Whether the last answer has an end of turn."""
+    merged: int = 0
+    """Answers whose first token also holds the end of the prompt; it counts as prompt."""
+
+
+@dataclass
+class Reading:
+    """What a conversation gives."""
+
+    samples: list[Sample] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Answers that cannot be supervised, by reason."""
+
+
+class Refused(Exception):
+    """An answer cannot be told from what the template makes of it; says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The conversation as text, from its start to the end of an answer."""
+
+    text: str
+    start: int
+    """Character at which the answer starts."""
+    ended: bool
+
+
+class Reader:
+    """Reads conversations through a tokenizer's chat template.
+
+    Args:
+        end_ids: ids at which the target stops; the tokenizer's special tokens count as ends too.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ends = _strings(tokenizer, end_ids)
+        self.marks = self.ends | _strings(tokenizer, frozenset(tokenizer.all_special_ids))
+
+    def read(self, messages: list[Message], tools: Tools = None) -> Reading:
+        """Samples in which every answer that can be supervised is supervised once."""
+        reading = Reading()
+        chain: list[Answer] = []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            try:
+                answer = self._answer(messages[:i], message, tools)
+            except Refused as e:
+                reading.refused[str(e)] += 1
+                continue
+            if chain and not answer.text[: answer.start].startswith(chain[-1].text):
+                reading.samples.append(self._sample(chain))
+                chain = []
+            chain.append(answer)
+        if chain:
+            reading.samples.append(self._sample(chain))
+        return reading
+
+    def _sample(self, chain: list[Answer]) -> Sample:
+        last = chain[-1]
+        edges = [(answer.start, len(answer.text)) for answer in chain]
+        ids, spans, merged = locate(self.tokenizer, last.text, edges)
+        return Sample(ids, spans, last.ended, merged)
+
+    def _answer(self, history: list[Message], message: Message, tools: Tools) -> Answer:
+        if not any(m["role"] in ("user", "tool") for m in history):
+            raise Refused(UNASKED)
+        if not any(_pieces(message)) and not message.get("tool_calls"):
+            raise Refused(EMPTY)
+        prompt = self._render(history, tools, prompt=True)
+        whole = self._render([*history, message], tools)
+        if (marked := self._marked([*history, message], prompt, whole, tools)) is not None:
+            return marked
+        start = len(prompt) if whole.startswith(prompt) else None
+        if start is None:
+            start = self._aligned(history, message, prompt, whole, tools)
+        end = None if start is None else _said(whole[start:], message)
+        if start is None or end is None:
+            return self._as_written(history, message, prompt, whole, tools)
+        turn = whole[start:]
+        stop, ended = self._end_of_turn(turn, end, bool(message.get("tool_calls")))
+        return Answer(prompt + turn[:stop], len(prompt), ended)
+
+    def _marked(
+        self, messages: list[Message], prompt: str, whole: str, tools: Tools
+    ) -> Answer | None:
+        """The answer that the template's own `{% generation %}` marks, where it has them."""
+        template = self.tokenizer.get_chat_template(tools=tools)
+        if "endgeneration" not in template:
+            return None
+        _, [ranges] = render_jinja_template(
+            conversations=[messages],
+            tools=tools,
+            chat_template=template,
+            return_assistant_tokens_mask=True,
+            **self.tokenizer.special_tokens_map,
+        )
+        if not ranges or not whole.startswith(prompt):
+            return None
+        start, stop = ranges[-1]
+        if _said(whole[start:stop], messages[-1]) is None:
+            return None
+        return Answer(whole[:stop], start, any(whole[:stop].endswith(mark) for mark in self.marks))
+
+    def _aligned(
+        self, history: list[Message], message: Message, prompt: str, whole: str, tools: Tools
+    ) -> int | None:
+        """Where the answer starts in a rendering that does not begin as the prompt does: after the
+        longest end of the prompt that it holds, the whole generation prompt at least, and with
+        nothing but white space before the answer's first words."""
+        asked = self._render(history, tools)
+        least = max(1, len(prompt) - _common(asked, prompt))
+        first = next(filter(None, _pieces(message)), "")
+        best, found = least - 1, None
+        said = whole.find(first) if first else -1
+        while said >= 0:
+            for at in range(len(whole[:said].rstrip()), said + 1):
+                shared = _common(whole[:at][::-1], prompt[::-1])
+                if shared > best:
+                    best, found = shared, at
+            said = whole.find(first, said + 1)
+        return found
+
+    def _as_written(
+        self, history: list[Message], message: Message, prompt: str, whole: str, tools: Tools
+    ) -> Answer:
+        """The prompt and then the answer as the target wrote it, for templates that remove the
+        reasoning even from the answer that comes last.
+
+        Raises:
+            Refused: what is missing from the rendering is not that.
+        """
+        if message.get("tool_calls"):
+            rest = _said(whole, {**message, "tool_calls": []})
+            raise Refused(REWRITTEN if rest is None else NO_TOOLS)
+        reasoning, content = _pieces(message)
+        text = f"{THINK}\n{reasoning}\n{THOUGHT}\n\n{content}" if reasoning else content
+        if not text.startswith(THINK) or THOUGHT not in text:
+            raise Refused(REWRITTEN if _find(whole, content, 0) is None else OTHER_START)
+        if reasoning:
+            plain = self._render([*history, {"role": "assistant", "content": text}], tools)
+            if _find(plain, text, _common(prompt, plain)) is not None:
+                raise Refused(NO_REASONING)
+        opened = prompt.rstrip()
+        if opened.endswith(THOUGHT):
+            raise Refused(OTHER_START)
+        if opened.endswith(THINK):
+            text = text[len(THINK) :]
+            text = text if opened == prompt else text.lstrip("\n")
+        shown = text.rpartition(THOUGHT)[2].strip()
+        end = _find(whole, shown, _common(prompt, whole)) if shown else None
+        if end is None:
+            return Answer(prompt + text, len(prompt), False)
+        stop, ended = self._end_of_turn(whole[end:], 0, False)
+        return Answer(prompt + text.rstrip() + whole[end : end + stop], len(prompt), ended)
+
+    def _end_of_turn(self, turn: str, said: int, calls: bool) -> tuple[int, bool]:
+        """Where a turn ends: with the first mark after all that it says, or before the white space
+        at its end where it has no mark.
+
+        Marks of tool calls are special tokens too, so that of a turn with calls only the target's
+        own ends count, or else the last mark.
+        """
+        places = {mark: turn.find(mark, said) for mark in (self.ends if calls else self.marks)}
+        found = [at + len(mark) for mark, at in places.items() if at >= 0]
+        if not found and calls:
+            found = [at + len(mark) for mark in self.marks if (at := turn.rfind(mark)) >= said]
+            found = [max(found)] if found else []
+        if found:
+            return min(found), True
+        return max(said, len(turn.rstrip())), False
+
+    def _render(self, messages: list[Message], tools: Tools, prompt: bool = False) -> str:
+        try:
+            return render(self.tokenizer, messages, tools, prompt=prompt)
+        except MemoryError:
+            raise
+        except Exception as e:  # a template is a program: it may fail in any way
+            raise Refused(FAILED + (" ".join(str(e).split()) or type(e).__name__)) from None
+
+
+def _pieces(message: Message) -> tuple[str, str]:
+    """What an answer says: its reasoning, where it stands apart, and its content."""
+    return message.get("reasoning_content", "").strip(), message["content"].strip()
+
+
+def _said(text: str, message: Message) -> int | None:
+    """The end of what the answer says in a rendering; None where a part of it is missing."""
+    end: int | None = 0
+    for piece in _pieces(message):
+        if piece and end is not None:
+            end = _find(text, piece, end)
+    for call in message.get("tool_calls", []):
+        found = _find(text, str(call["function"]["name"]), 0)
+        end = None if end is None or found is None else max(end, found)
+    return end
+
+
+def _common(a: str, b: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next(
+        (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+
+
+def _find(text: str, piece: str, start: int) -> int | None:
+    """Where the first copy of `piece` in `text` ends, white space aside."""
+    if (at := text.find(piece, start)) >= 0:
+        return at + len(piece)
+    spots = [k for k in range(start, len(text)) if not text[k].isspace()]
+    plain, wanted = "".join(text[k] for k in spots), "".join(piece.split())
+    at = plain.find(wanted)
+    return None if at < 0 else spots[at + len(wanted) - 1] + 1
+
+
+def _strings(tokenizer: PreTrainedTokenizerBase, ids: frozenset[int]) -> set[str]:
+    tokens: list[Any] = [tokenizer.convert_ids_to_tokens(i) for i in ids]
+    return {token for token in tokens if isinstance(token, str) and token}

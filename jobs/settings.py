@@ -63,6 +63,11 @@ class Settings(BaseSettings):
     """`s3://bucket/prefix` roots that targets and prompts may be read from, as a JSON list."""
     target_roots: tuple[Path, ...] = ()
     """Directories that `file://` and `gguf:` targets may lie under in full mode, as a JSON list."""
+    engines_allowed: tuple[str, ...] = ()
+    """Addresses (`base_url`) of the servers that may write a job's answers, as a JSON list; a job
+    that names another one is refused. All of them get `engine_api_key`."""
+    engine_api_key: SecretStr | None = None
+    """Key of those servers. Only `regenerate` gets it; never logged."""
     mlflow_port: Annotated[int, Field(ge=1, le=65535)] = 8301
     """Port of the MLflow server that embedded mode starts."""
     mlflow_tracking_uri: str = ""

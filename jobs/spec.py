@@ -158,8 +158,8 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
     """Refuse places this deployment does not let a job read from.
 
     Raises:
-        InvalidSpec: a local path outside `target_roots` (full mode), or an S3 place outside
-            `s3_allowed`.
+        InvalidSpec: a local path outside `target_roots` (full mode), an S3 place outside
+            `s3_allowed`, or a server outside `engines_allowed`.
     """
     errors: list[FieldError] = []
     ref = spec.target_ref
@@ -173,6 +173,10 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
             errors.append(_refused("prompts.source", source, "UPDRAFT_S3_ALLOWED"))
     elif is_local_path(source) and not path_allowed(local_path(source), settings):
         errors.append(_refused("prompts.source", source, "UPDRAFT_TARGET_ROOTS"))
+    server = spec.resolved_recipe().regenerate.base_url
+    if server is not None and not server_allowed(server, settings):
+        pointer = "overrides.regenerate.base_url"
+        errors.append(_refused(pointer, server, "UPDRAFT_ENGINES_ALLOWED"))
     if errors:
         raise InvalidSpec(errors)
 
@@ -206,6 +210,11 @@ def s3_allowed(uri: str, settings: Settings) -> bool:
     return ".." not in uri.split("/") and any(
         uri == root or uri.startswith(f"{root}/") for root in roots
     )
+
+
+def server_allowed(url: str, settings: Settings) -> bool:
+    """Whether a server of models is one that this deployment lets jobs talk to."""
+    return url.rstrip("/") in {allowed.rstrip("/") for allowed in settings.engines_allowed}
 
 
 def _refused(pointer: str, place: str, setting: str) -> FieldError:

@@ -33,6 +33,8 @@ def child_environment(settings: Settings, stage: str) -> dict[str, str]:
     env["PYTHONUNBUFFERED"] = "1"
     if settings.hub_offline:
         env["HF_HUB_OFFLINE"] = "1"
+    if stage == "regenerate" and settings.engine_api_key is not None:
+        env["UPDRAFT_ENGINE_API_KEY"] = settings.engine_api_key.get_secret_value()
     if fetching:
         if endpoint := os.environ.get("HF_ENDPOINT"):
             env["HF_ENDPOINT"] = endpoint

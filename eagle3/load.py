@@ -1,8 +1,8 @@
 """A target's weights into memory: safetensors only, no code of the model's own, nothing fetched.
 
 A quantised checkpoint is read as the values that it stands for, in the type that was asked for.
-Those values are exact in float32, so features, answers and the proof are all of the same target,
-and no stage depends on the kernels that a serving engine would use for it.
+So features, answers and the proof are all of one and the same target, and no stage depends on the
+kernels that a serving engine would use for it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 AS_VALUES = ("fp8", "mxfp4")
-"""Quantisations that transformers undoes while it loads, on any device."""
+"""Quantisations that transformers undoes while it loads."""
 
-ON_GPU = ("bitsandbytes",)
-"""Quantisations that its package undoes on a GPU, after loading."""
+BY_PACKAGE = ("bitsandbytes",)
+"""Quantisations that a package of that name undoes after loading, where it is installed."""
 
 
 def quantisation(config: dict[str, Any]) -> str | None:
@@ -50,7 +50,7 @@ def load_model(
     method = quantisation(config.to_dict())
     if method in AS_VALUES:
         config.quantization_config["dequantize"] = True
-    if method in ON_GPU:
+    if method in BY_PACKAGE:
         options["device_map"] = {"": device}
     model, notes = AutoModelForCausalLM.from_pretrained(
         str(folder),
@@ -62,6 +62,6 @@ def load_model(
         output_loading_info=True,
         **options,
     )
-    if method in ON_GPU:
+    if method in BY_PACKAGE:
         model = model.dequantize(dtype)
     return model.to(device=device, dtype=dtype).eval(), notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from eagle3.data.records import read_json
 from eagle3.data.weights import Checkpoint, read_checkpoint
 from eagle3.errors import BadInput
 from eagle3.fit import context_length, mlp_width
-from eagle3.load import AS_VALUES, ON_GPU, quantisation
+from eagle3.load import AS_VALUES, BY_PACKAGE, quantisation
 from eagle3.run import sha256_json
 from eagle3.target import load_tokenizer
 
@@ -119,7 +120,7 @@ def describe(
     raw = _raw_config(folder)
     raw.pop("transformers_version", None)
     quantised = quantisation(raw)
-    return {
+    facts = {
         "architecture": (config.architectures or ["unknown"])[0],
         "model_type": config.model_type,
         "num_layers": text.num_hidden_layers,
@@ -127,7 +128,6 @@ def describe(
         "intermediate_size": mlp_width(text),
         "vocab_size": text.vocab_size,
         "dtype": checkpoint.dtype if quantised is None else _computed_in(config),
-        "quantisation": quantised,
         "max_position_embeddings": context_length(text),
         "parameters": checkpoint.parameters if quantised is None else _parameters(config),
         "weights_sha256": checkpoint.sha256(),
@@ -136,6 +136,7 @@ def describe(
         "config_sha256": sha256_json(raw),
         "capture_layers": list(layers),
     }
+    return facts if quantised is None else facts | {"quantisation": quantised}
 
 
 def check_files(folder: Path, config: Any) -> Checkpoint:
@@ -167,17 +168,17 @@ def _line(error: Exception) -> str:
 
 def _check_quantisation(raw: dict[str, Any]) -> None:
     method = quantisation(raw)
-    if method is None or method in AS_VALUES or (method in ON_GPU and torch.cuda.is_available()):
+    if method is None or method in AS_VALUES or (method in BY_PACKAGE and find_spec(method)):
         return
     plain = "give the checkpoint it was quantised from; a draft made for that one loads beside it"
-    if method in ON_GPU:
+    if method in BY_PACKAGE:
         raise BadInput(
-            f"the target's weights are quantised ({method}), which can be read on a GPU only",
-            f"run on a machine with a GPU and `pip install {method}`, or {plain}",
+            f"the target's weights are quantised by {method}, which is not installed here",
+            f"pip install {method} (meant for GPUs), or {plain}",
         )
     raise BadInput(
         f"the target's weights are quantised ({method}); of quantised weights this engine reads "
-        f"{', '.join(AS_VALUES)} and, on a GPU, {', '.join(ON_GPU)}",
+        f"{', '.join((*AS_VALUES, *BY_PACKAGE))}",
         plain,
     )
 

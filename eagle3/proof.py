@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from eagle3.bench.prompts import HeldOut, heldout_prompts
 from eagle3.data.local import open_target, target_dir, target_facts
@@ -25,6 +25,7 @@ from eagle3.decode.engine import Decoder
 from eagle3.decode.linear import speed_up
 from eagle3.decode.tree import Shape
 from eagle3.export import official
+from eagle3.load import load_model
 from eagle3.run import Context, hardware, sha256_file, versions, write_json
 
 TIE_MARGIN = 1e-5
@@ -95,14 +96,7 @@ class Reference:
         return self._load(torch.float64)
 
     def _load(self, dtype: torch.dtype) -> Any:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(self._path),
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-        return model.to(self._device).eval()
+        return load_model(self._path, dtype, self._device)[0]
 
 
 def prove(ctx: Context) -> None:
@@ -130,14 +124,14 @@ def prove(ctx: Context) -> None:
 def _proofs(ctx: Context, prompts: list[HeldOut]) -> Iterator[PromptProof]:
     if not prompts:
         return
-    target = open_target(ctx)
+    target = open_target(ctx, exact=True)
     draft = official.load(
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
     )
     speed_up(target.model, draft)
     decoder = Decoder(target, draft, _shape(ctx))
     reference = Reference(target_dir(ctx), target.eos_ids(), str(target.device))
-    limit = target.config.max_position_embeddings
+    limit = target.context
     for prompt in prompts:
         ctx.check_stop("proven prompts are kept")
         cap = min(ctx.config.recipe.prove.max_new_tokens, limit - len(prompt.ids))

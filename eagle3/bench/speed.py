@@ -50,7 +50,7 @@ def benchmark(ctx: Context) -> None:
     """Write `benchmark.json`; a slow draft or a measurement error is a result, not a failure."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
     shape = Shape(config.depth, config.top_k, config.total_tokens)
-    target = open_target(ctx)
+    target = open_target(ctx, exact=True)
     draft = official.load(
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
     )
@@ -84,7 +84,7 @@ def _rows(
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
     methods = {"plain": Decoder(target), "draft": Decoder(target, draft, shape)}
     sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
-    limit = target.config.max_position_embeddings
+    limit = target.context
     for decoder in methods.values():
         decoder.generate(prompts[0].ids, _WARM_UP_TOKENS, eos_ids, sampling, seed)
     todo = [(prompt, repeat) for repeat in range(config.repeats) for prompt in prompts]

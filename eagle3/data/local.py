@@ -40,11 +40,16 @@ def open_tokenizer(ctx: Context) -> PreTrainedTokenizerBase:
     return load_tokenizer(target_dir(ctx))
 
 
-def open_target(ctx: Context) -> Target:
-    """The target in float32, on a GPU where there is one, with the captured layers of `resolve`."""
-    target = Target.load(
-        target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
-    )
+def open_target(ctx: Context, exact: bool = False) -> Target:
+    """The target on a GPU where there is one, with the captured layers of `resolve`.
+
+    In float32 on a CPU, where half precision is slower. On a GPU in the checkpoint's own type, as
+    it will be served, unless `exact` asks for float32, as the benchmark and the proof do.
+    """
+    device = default_device()
+    half = device != "cpu" and not exact
+    dtype: torch.dtype = getattr(torch, target_facts(ctx)["dtype"]) if half else torch.float32
+    target = Target.load(target_dir(ctx), dtype, device, capture_layers(ctx))
     speed_up(target.model)
     return target
 

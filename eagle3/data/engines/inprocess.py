@@ -22,7 +22,7 @@ class InProcess:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.end_ids = target.eos_ids()
-        self.context: int = target.config.max_position_embeddings
+        self.context: int = target.context
 
     def answer(self, ledger: Ledger, prompts: list[Prompt]) -> list[Response]:
         for batch in planned(prompts, ledger, self.row_bytes):

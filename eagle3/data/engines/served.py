@@ -74,7 +74,7 @@ async def ask(
     rendered = [prompt_ids(tokenizer, p.turns()[0]) for p in chosen]
     texts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in rendered]
     checked = await _check_tokenizer(client, name, tokenizer, [*texts, SAMPLE])
-    room = target.config.max_position_embeddings
+    room = target.context
     sequences = [Sequence(ids, min(PROBE_TOKENS, room - len(ids))) for ids in rendered]
     reader = await _reader(client, name, tokenizer, target, sequences[0])
     answers = await asyncio.gather(*(written(client, reader, s) for s in sequences))

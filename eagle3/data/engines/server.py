@@ -49,7 +49,7 @@ class Server:
         self.ctx, self.tokenizer = ctx, tokenizer
         self.config = ctx.config.recipe.regenerate
         self.end_ids = target.eos_ids()
-        self.context: int = target.config.max_position_embeddings
+        self.context: int = target.context
         self._target: Target | None = target
         self._retry = retry or Retry()
         self._failures: dict[str, int] = {}

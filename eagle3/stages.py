@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from eagle3.bench.speed import benchmark
@@ -10,13 +11,14 @@ from eagle3.config import RunConfig
 from eagle3.config.sections import HOUSEKEEPING
 from eagle3.data.extract import extract
 from eagle3.data.prepare import prepare
-from eagle3.data.prompts import demo_files, prompt_file
+from eagle3.data.prompts import prompt_content
 from eagle3.data.regenerate import regenerate
 from eagle3.data.resolve import resolve
 from eagle3.export.stage import export
 from eagle3.proof import prove
-from eagle3.run import Stage, sha256_file
+from eagle3.run import Stage
 from eagle3.train.loop import train
+from eagle3.train.warm import draft_content
 
 
 def _recipe(*sections: str) -> Callable[[RunConfig], Any]:
@@ -37,9 +39,11 @@ def _regenerate(config: RunConfig) -> dict[str, Any]:
 
 
 def _train(config: RunConfig) -> dict[str, Any]:
-    """All but how checkpoints are kept, which decides nothing."""
+    """All but how checkpoints are kept, which decides nothing; a draft to start from by content."""
     recipe = config.recipe
     section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
+    if recipe.train.start_from is not None:
+        section["start_from"] = draft_content(Path(recipe.train.start_from))
     return {"seed": recipe.seed, "train": section, "depth": recipe.benchmark.depth}
 
 
@@ -51,19 +55,10 @@ def _prove(config: RunConfig) -> dict[str, Any]:
 
 
 def _prompts(config: RunConfig) -> dict[str, Any]:
-    """The prompt set by content where it is a file, so that an edited file is read again."""
+    """The prompt sets by content, so that an edited file, or a hub data set that has moved on, is
+    read again."""
     prompts = config.prompts.model_dump(mode="json")
-    return {"seed": config.recipe.seed, "prompts": prompts, "content": _prompt_content(config)}
-
-
-def _prompt_content(config: RunConfig) -> list[str]:
-    """Hashes of the files that hold the prompts; a hub dataset is named by its source alone."""
-    if config.prompts.source == "demo":
-        files = demo_files()
-    else:
-        file = prompt_file(config)
-        files = [] if file is None else [file]
-    return [sha256_file(path) for path in files if path.is_file()]
+    return {"seed": config.recipe.seed, "prompts": prompts, "content": prompt_content(config)}
 
 
 STAGES = {

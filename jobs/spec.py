@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from eagle3.config import (
-    DATASET,
+    PromptRef,
     PromptsConfig,
     Recipe,
     RunConfig,
@@ -68,8 +68,8 @@ class JobSpec(Strict):
     """Name of a recipe that ships with the project."""
     overrides: Annotated[dict[str, Any], Field(default_factory=dict)]
     """Recipe keys to change, nested as in the recipe: `{"train": {"epochs": 2}}`."""
-    prompts: PromptsConfig = PromptsConfig()
-    """Where the prompts come from."""
+    prompts: Annotated[PromptsConfig, Field(validate_default=True)] = PromptsConfig()
+    """Where the prompts come from; what is not said comes from the recipe."""
     gates: Gates = Gates()
     """What the draft must reach."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -101,15 +101,26 @@ class JobSpec(Strict):
             load_recipe(recipe, overrides)  # a ValidationError keeps its paths below `overrides`
         return overrides
 
+    @field_validator("prompts", mode="before")
+    @classmethod
+    def _prompts_of_the_recipe(cls, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, PromptsConfig):
+            given = given.model_dump(exclude_unset=True)
+        if "recipe" in info.data and "overrides" in info.data and isinstance(given, dict):
+            recipe = load_recipe(info.data["recipe"], info.data["overrides"])
+            return recipe.with_prompts(given).prompts
+        return given
+
     @property
     def target_ref(self) -> TargetRef:
         """The parsed target."""
         return TargetRef.parse(self.target)
 
     def resolved_recipe(self) -> Recipe:
-        """The recipe with this job's overrides and seed."""
+        """The recipe with this job's overrides, seed and prompts."""
         seed = {} if self.seed is None else {"seed": self.seed}
-        return load_recipe(self.recipe, {**self.overrides, **seed})
+        recipe = load_recipe(self.recipe, {**self.overrides, **seed})
+        return recipe.model_copy(update={"prompts": self.prompts})
 
     def run_config(self, settings: Settings) -> RunConfig:
         """What the stages of this job are told; goes into `config.json` of the run directory."""
@@ -167,12 +178,12 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
         errors.append(_refused("target", ref.location, "UPDRAFT_TARGET_ROOTS"))
     if ref.kind == "s3" and not s3_allowed(ref.location, settings):
         errors.append(_refused("target", ref.location, "UPDRAFT_S3_ALLOWED"))
-    source = spec.prompts.source
-    if source.startswith("s3://"):
-        if not s3_allowed(source, settings):
-            errors.append(_refused("prompts.source", source, "UPDRAFT_S3_ALLOWED"))
-    elif is_local_path(source) and not path_allowed(local_path(source), settings):
-        errors.append(_refused("prompts.source", source, "UPDRAFT_TARGET_ROOTS"))
+    for pointer, source in _prompt_sources(spec.prompts):
+        if source.startswith("s3://"):
+            if not s3_allowed(source, settings):
+                errors.append(_refused(pointer, source, "UPDRAFT_S3_ALLOWED"))
+        elif is_local_path(source) and not path_allowed(local_path(source), settings):
+            errors.append(_refused(pointer, source, "UPDRAFT_TARGET_ROOTS"))
     server = spec.resolved_recipe().regenerate.base_url
     if server is not None and not server_allowed(server, settings):
         pointer = "overrides.regenerate.base_url"
@@ -181,12 +192,18 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
         raise InvalidSpec(errors)
 
 
+def _prompt_sources(prompts: PromptsConfig) -> list[tuple[str, str]]:
+    """Each source that is read, with the path of its field."""
+    found = [] if prompts.mix else [("prompts.source", prompts.source)]
+    for name, sets in (("mix", prompts.mix), ("exclude", prompts.exclude)):
+        found += [(f"prompts.{name}.{i}.source", one.source) for i, one in enumerate(sets)]
+    return found
+
+
 def is_local_path(source: str) -> bool:
-    """Whether a prompts source names a file rather than `demo`, S3 or a hub dataset: whatever the
-    stages would look for on a disk."""
-    if source == "demo" or source.startswith("s3://"):
-        return False
-    return source.endswith((".jsonl", ".json")) or not DATASET.fullmatch(source)
+    """Whether a prompts source names a file or directory rather than `demo`, S3 or a hub data set:
+    whatever the stages would look for on a disk."""
+    return PromptRef.parse(source).kind == "path"
 
 
 def local_path(source: str) -> Path:
@@ -232,7 +249,8 @@ JOB_TEMPLATE = """\
 # models:/name@alias, file:///abs/dir, gguf:/abs/file.gguf, or demo.
 target: demo
 
-# How: `quick` (minutes) or `standard` (about an hour for a small target on two cores).
+# How: `quick` (minutes), `standard` (about an hour for a small target on two cores), `paper`,
+# `reasoning` or `domain` (docs/recipes.md).
 recipe: quick
 
 # Recipe keys to change, nested as in the recipe.
@@ -240,7 +258,8 @@ overrides: {}
 #  train: {epochs: 8}
 #  prove: {prompts: 50}
 
-# Training and held-out prompts: demo, a JSONL file, s3://bucket/key.jsonl or a hub dataset.
+# Training and held-out prompts: demo, a file (JSONL, JSON, Parquet), a directory,
+# s3://bucket/key.jsonl, or a hub data set org/name[@revision][:[config:]split].
 prompts:
   source: demo
 #  limit: 500

@@ -69,7 +69,7 @@ def submit(
     """Submit a job."""
     if timeout is not None and not wait_for_end:
         raise Fail("--timeout is for waiting", "add --wait", Exit.BAD_INPUT)
-    spec = _spec(file, target, recipe, overrides or [], labels or [])
+    spec = job_spec(file, target, recipe, overrides or [], labels or [])
     with connection(ctx).client() as client:
         job, replayed = client.submit(spec, idempotency_key=idempotency_key)
         say(f"{job.id} {'is the job with this idempotency key' if replayed else 'submitted'}")
@@ -169,13 +169,14 @@ def cancel(ctx: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None
         say(f"{job.id} {job.status}")
 
 
-def _spec(
+def job_spec(
     file: Path | None,
     target: str | None,
     recipe: str | None,
     overrides: list[str],
     labels: list[str],
 ) -> dict[str, Any]:
+    """A job spec as its file and the options that win over it say."""
     if file is None and target is None:
         raise Fail("nothing to submit", "give -f job.yaml or --target MODEL", Exit.BAD_INPUT)
     spec = _job_file(file) if file else {}
@@ -205,12 +206,21 @@ def _job_file(path: Path) -> dict[str, Any]:
             "`updraft init` writes an example",
             Exit.BAD_INPUT,
         )
-    prompts = spec.get("prompts")
-    if isinstance(prompts, dict) and is_local_path(str(prompts.get("source", ""))):
-        # The worker has another working directory: what the user sees is what is meant.
-        source = local_path(prompts["source"]).expanduser()
-        prompts["source"] = str(path.parent.joinpath(source).resolve())
+    _absolute(spec.get("prompts"), path.parent)
     return spec
+
+
+def _absolute(prompts: Any, folder: Path) -> None:
+    """Paths of prompt sets as seen from the job file: the worker has another working directory."""
+    if isinstance(prompts, list):
+        for one in prompts:
+            _absolute(one, folder)
+    elif isinstance(prompts, dict):
+        source = prompts.get("source")
+        if isinstance(source, str) and is_local_path(source):
+            prompts["source"] = str(folder.joinpath(local_path(source).expanduser()).resolve())
+        for sets in ("mix", "exclude"):
+            _absolute(prompts.get(sets), folder)
 
 
 def _assignment(text: str, option: str) -> tuple[str, str]:

@@ -5,25 +5,28 @@ applied to a target and its prompts; it is written to `config.json` in the run d
 """
 
 from eagle3.config.recipe import Recipe, RunConfig, explain, load_recipe, recipe_names
-from eagle3.config.reference import DATASET, TARGET_FORMS, Strict, TargetKind, TargetRef
+from eagle3.config.reference import TARGET_FORMS, PromptRef, Strict, TargetKind, TargetRef
 from eagle3.config.sections import (
     BenchmarkConfig,
     ExtractConfig,
     PromptsConfig,
+    PromptSource,
     ProveConfig,
     RegenerateConfig,
     TrainConfig,
+    WeightedSource,
 )
 
 STAGES = ("resolve", "prepare", "regenerate", "extract", "train", "export", "benchmark", "prove")
 """The stages that run as a child process, in order. `register` follows them, in the worker."""
 
 __all__ = [
-    "DATASET",
     "STAGES",
     "TARGET_FORMS",
     "BenchmarkConfig",
     "ExtractConfig",
+    "PromptRef",
+    "PromptSource",
     "PromptsConfig",
     "ProveConfig",
     "Recipe",
@@ -33,6 +36,7 @@ __all__ = [
     "TargetKind",
     "TargetRef",
     "TrainConfig",
+    "WeightedSource",
     "explain",
     "load_recipe",
     "recipe_names",

@@ -15,6 +15,7 @@ from eagle3.config.sections import (
     BenchmarkConfig,
     ExtractConfig,
     PromptsConfig,
+    PromptSource,
     ProveConfig,
     RegenerateConfig,
     TrainConfig,
@@ -22,16 +23,39 @@ from eagle3.config.sections import (
 
 
 class Recipe(Strict):
-    """Everything but the target and its prompts. One YAML file a recipe."""
+    """Everything but the target. One YAML file a recipe."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    """What a run calls it."""
     description: str = ""
+    """One sentence: what it gives, and what it asks for."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Decides every random choice: which prompts, their order, sampled answers, weights."""
+    prompts: PromptsConfig = PromptsConfig()
+    """The prompt sets of the recipe; a run may name others."""
+    own_prompts: bool = False
+    """The recipe is for prompts of your own: a run must name them."""
     regenerate: RegenerateConfig = RegenerateConfig()
     extract: ExtractConfig = ExtractConfig()
     train: TrainConfig = TrainConfig()
     benchmark: BenchmarkConfig = BenchmarkConfig()
     prove: ProveConfig = ProveConfig()
+
+    def with_prompts(self, given: dict[str, Any]) -> Self:
+        """The recipe with what a run says about prompts in place of its own.
+
+        Raises:
+            ValueError: a key or value that is not allowed, or no prompts where they must be named.
+        """
+        base = self.prompts.model_dump(exclude_unset=True)
+        if "source" in given or "mix" in given:
+            base = {k: v for k, v in base.items() if k not in (*PromptSource.model_fields, "mix")}
+        prompts = PromptsConfig.model_validate({**base, **given})
+        if self.own_prompts and prompts.source == "demo" and not prompts.mix:
+            raise ValueError(
+                f"recipe {self.name} is for prompts of your own; name them as prompts.source"
+            )
+        return self.model_copy(update={"prompts": prompts})
 
     @model_validator(mode="after")
     def _trained_as_deep_as_drafted(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 TargetKind = Literal["hub", "s3", "mlflow", "file", "gguf", "demo"]
+PromptKind = Literal["demo", "s3", "hub", "path"]
 
 _HUB = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[\w./-]{1,128}))?"
@@ -18,10 +19,11 @@ _MLFLOW = re.compile(
     r"models:/(?P<name>[^/@\s]{1,256})(/(?P<version>\d+)|@(?P<alias>[A-Za-z0-9_.-]{1,256}))"
 )
 
-DATASET = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?(:(?P<split>[\w.-]+))?"
+_DATASET = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[\w./-]{1,128}))?"
+    r"(:((?P<config>[\w.-]+):)?(?P<split>[\w.-]+(\[[\w:%+-]*\])?))?"
 )
-"""A prompts source that names a hub data set, unless it ends like a file."""
+PROMPT_FILES = (".jsonl", ".json", ".parquet")
 
 TARGET_FORMS = (
     "org/name[@revision], s3://bucket/prefix, models:/name/version, models:/name@alias, "
@@ -32,7 +34,9 @@ TARGET_FORMS = (
 class Strict(BaseModel):
     """Base of every config: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class TargetRef(Strict):
@@ -84,3 +88,36 @@ class TargetRef(Strict):
                 return f"models:/{self.location}{sep}{self.revision}"
             case _:
                 return f"{self.location}@{self.revision}" if self.revision else self.location
+
+
+class PromptRef(Strict):
+    """A parsed prompts source.
+
+    A path starts with `/`, `./`, `../`, `~` or `file://`, or ends like a prompt file; any other
+    `org/name` is a data set of the hub, whatever lies in the working directory: what a source means
+    must not depend on where a process was started.
+    """
+
+    kind: PromptKind
+    location: str
+    """Path, S3 URI or hub repository; empty for `demo`."""
+    revision: str | None = None
+    """Hub branch, tag or commit."""
+    config: str | None = None
+    """The configuration of a hub data set (its page says subset)."""
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        if text == "demo":
+            return cls(kind="demo", location="")
+        if text.startswith("s3://"):
+            return cls(kind="s3", location=text)
+        path = text.removeprefix("file://")
+        named = text.startswith(("file://", "/", "./", "../", "~")) or path.endswith(PROMPT_FILES)
+        if not named and (m := _DATASET.fullmatch(text)):
+            revision, config, split = m["revision"], m["config"], m["split"]
+            return cls(
+                kind="hub", location=m["repo"], revision=revision, config=config, split=split
+            )
+        return cls(kind="path", location=path)

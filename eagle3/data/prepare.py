@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 import random
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.config import PromptsConfig
 from eagle3.data.chat import prompt_ids
+from eagle3.data.clean import (
+    content_id,
+    told,
+    without_copies,
+    without_near_copies,
+    without_tests,
+)
 from eagle3.data.local import open_tokenizer, target_facts
-from eagle3.data.prompts import RawPrompt, read_prompts
-from eagle3.data.records import Message, Prompt, Split, turns, write_records
+from eagle3.data.prompts import (
+    RawPrompt,
+    check_bad_rows,
+    prompt_content,
+    read_excluded,
+    read_prompts,
+)
+from eagle3.data.records import Prompt, Split, turns, write_records
+from eagle3.data.tokenised import as_messages, check_tokens
 from eagle3.errors import BadInput
 from eagle3.run import Context
 
@@ -27,35 +42,56 @@ def prepare(ctx: Context) -> None:
     """Write `prompts.jsonl`: held-out prompts first, none of them in the training part.
 
     Raises:
-        BadInput: a prompt cannot be read, rendered or held by the context (the message names its
-            line), or too few are left.
+        BadInput: prompts cannot be read, rendered or held by the context (the message names their
+            rows), or too few are left.
     """
-    config, seed = ctx.config.prompts, ctx.config.recipe.seed
-    raw = read_prompts(ctx.config)
-    unique = deduplicated(raw)
-    tokenizer, context = open_tokenizer(ctx), target_facts(ctx)["max_position_embeddings"]
-    lengths = {p.where: prompt_length(tokenizer, p, context) for p in unique}
-    short = [p for p in unique if lengths[p.where] <= config.max_prompt_tokens]
-    heldout, train = split(short, config, seed)
+    config, warn = ctx.config.prompts, ctx.progress.warning
+    unread: list[str] = []
+    raw = read_prompts(ctx.config, unread)
+    tokenizer, facts = open_tokenizer(ctx), target_facts(ctx)
+    raw = [with_text(p, tokenizer, facts) for p in raw]
+    unique, copies = without_copies(raw)
+    distinct, near = without_near_copies(unique, config.near_duplicates)
+    lengths = prompt_lengths(tokenizer, distinct, config, facts["max_position_embeddings"], unread)
+    short = [p for p in distinct if lengths.get(p.where, math.inf) <= config.max_prompt_tokens]
+    heldout, train = split(short, config, ctx.config.recipe.seed)
+    excluded = read_excluded(ctx.config)
+    train, tests = without_tests(train, heldout + excluded, config.contamination)
     if len(train) < MIN_TRAIN or len(heldout) < MIN_HELDOUT:
         raise BadInput(
-            f"{config.source}: {len(train)} training and {len(heldout)} held-out prompts are left "
+            f"{config.name}: {len(train)} training and {len(heldout)} held-out prompts are left "
             f"of {len(raw)}; expected at least {MIN_TRAIN} and {MIN_HELDOUT}",
-            "add prompts, or raise prompts.max_prompt_tokens",
+            f"left out: {len(unread)} unreadable, {len(copies)} copies, {len(near)} near copies, "
+            f"{len(lengths) - len(short)} too long, {len(tests)} that hold a held-out or excluded "
+            "prompt; add prompts, or raise prompts.max_prompt_tokens",
         )
     prompts = [_prompt(p, "heldout", lengths[p.where]) for p in heldout]
     prompts += [_prompt(p, "train", lengths[p.where]) for p in train]
     write_records(ctx.out / "prompts.jsonl", prompts)
-    if len(short) < len(unique):
-        ctx.progress.warning(
-            f"{len(unique) - len(short)} prompts of more than {config.max_prompt_tokens} tokens "
+    if unread:
+        warn(f"{len(unread)} rows are left out (prompts.bad_rows): {'; '.join(unread[:3])}")
+    if copies:
+        warn(told(copies, "copies are left out", "repeats"))
+    if near:
+        warn(told(near, "near copies are left out (prompts.near_duplicates)", "nearly repeats"))
+    if tests:
+        what = "training prompts are left out (prompts.contamination)"
+        warn(told(tests, what, "holds the held-out or excluded"))
+    if len(short) < len(lengths):
+        warn(
+            f"{len(lengths) - len(short)} prompts of more than {config.max_prompt_tokens} tokens "
             "(prompts.max_prompt_tokens) are left out"
         )
     ctx.summary.update(
-        source=config.source,
+        source=config.name,
+        content=prompt_content(ctx.config),
         read=len(raw),
-        duplicates=len(raw) - len(unique),
-        too_long=len(unique) - len(short),
+        unreadable=len(unread),
+        duplicates=len(copies),
+        near_duplicates=len(near),
+        too_long=len(lengths) - len(short),
+        excluded=len(excluded),
+        contaminated=len(tests),
         train=len(train),
         heldout=len(heldout),
         prompt_tokens=sum(p.prompt_tokens for p in prompts),
@@ -63,45 +99,67 @@ def prepare(ctx: Context) -> None:
     )
 
 
-def deduplicated(prompts: list[RawPrompt]) -> list[RawPrompt]:
-    """One prompt of each content. A held-out copy wins, so that nothing held out is trained on."""
-    found: dict[str, RawPrompt] = {}
+def with_text(
+    prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, facts: dict[str, Any]
+) -> RawPrompt:
+    """The prompt, checked and with its text where it came as tokens.
+
+    Raises:
+        BadInput: the tokens are those of another tokenizer.
+    """
+    if prompt.tokens is None:
+        return prompt
+    check_tokens(prompt.where, prompt.tokens, tokenizer, facts)
+    return replace(prompt, messages=as_messages(prompt.tokens, tokenizer))
+
+
+def prompt_lengths(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[RawPrompt],
+    config: PromptsConfig,
+    context: int,
+    unread: list[str],
+) -> dict[str, int]:
+    """Tokens of each prompt, by where it stands; those of bad rows are not there but in `unread`.
+
+    Raises:
+        BadInput: there are more of those than `prompts.bad_rows` allows.
+    """
+    found = {}
+    problems = []
     for prompt in prompts:
-        key = content_id(prompt.messages)
-        if key not in found or (prompt.split == "heldout" and found[key].split != "heldout"):
-            found[key] = prompt
-    return list(found.values())
+        try:
+            length = prompt_length(tokenizer, prompt)
+        except TemplateError as e:
+            problems.append(
+                f"{prompt.where}: the target's chat template refuses this conversation: {e}"
+            )
+            continue
+        if context <= length <= config.max_prompt_tokens:
+            problems.append(
+                f"{prompt.where}: the prompt has {length:,} tokens, the target's context "
+                f"{context:,}; shorten or remove it"
+            )
+        else:
+            found[prompt.where] = length
+    check_bad_rows(problems, len(prompts), config.bad_rows)
+    unread += problems
+    return found
 
 
-def content_id(messages: list[Message]) -> str:
-    """16 hex digits of what was asked; case and white space do not count, nor do answers."""
-    asked = [m for m in messages if m["role"] != "assistant"]
-    plain = [[m["role"], " ".join(m["content"].casefold().split())] for m in asked]
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
-
-
-def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: RawPrompt, context: int) -> int:
+def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: RawPrompt) -> int:
     """Tokens of the rendered conversation, its answers left out.
 
     Raises:
-        BadInput: the chat template refuses it, or no token of an answer would fit the context.
+        TemplateError: the chat template refuses it.
     """
+    if prompt.tokens is not None:
+        return len(prompt.tokens.ids) - sum(end - start for start, end in prompt.tokens.spans)
     first, *later = turns(prompt.messages)
     messages = list(first)
     for turn in later:
         messages += [{"role": "assistant", "content": "."}, *turn]
-    try:
-        length = len(prompt_ids(tokenizer, messages, prompt.tools))
-    except TemplateError as e:
-        raise BadInput(
-            f"{prompt.where}: the target's chat template refuses this conversation: {e}"
-        ) from None
-    if length >= context:
-        raise BadInput(
-            f"{prompt.where}: the prompt has {length:,} tokens, the target's context {context:,}",
-            "shorten or remove it",
-        )
-    return length
+    return len(prompt_ids(tokenizer, messages, prompt.tools))
 
 
 def split(
@@ -128,10 +186,18 @@ def split(
 
 
 def _prompt(prompt: RawPrompt, part: Split, tokens: int) -> Prompt:
+    messages, ids, spans = prompt.messages, None, None
+    if prompt.tokens is not None:
+        ids, spans = prompt.tokens.ids, prompt.tokens.spans
+        if part == "heldout":  # its answer is asked of the target, as every held-out one
+            messages, ids, spans = messages[:1], ids[: spans[0][0]], None
+            tokens = len(ids)
     return Prompt(
         id=content_id(prompt.messages),
         split=part,
-        messages=prompt.messages,
+        messages=messages,
         prompt_tokens=tokens,
         tools=prompt.tools,
+        ids=ids,
+        spans=spans,
     )

@@ -1,23 +1,20 @@
-"""Prompt sets: where they come from, and how a line of one is read."""
+"""Prompt sets: which ones a run reads, and how a row of one becomes a prompt."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-
-from eagle3.config import DATASET, RunConfig
-from eagle3.data.fetch import hub_errors
+from eagle3.config import PromptSource, RunConfig, WeightedSource
 from eagle3.data.messages import read_messages, read_tools
 from eagle3.data.records import Message, Split
+from eagle3.data.rows import EXPECTED, identity, read_rows
+from eagle3.data.tokenised import Tokens, read_tokens
 from eagle3.errors import BadInput
 
-EXPECTED = '{"messages": [{"role": …, "content": …}]}, {"conversations": […]} or {"prompt": "…"}'
 MAX_PROBLEMS = 5
 """Problems of a file that are listed before giving up on it."""
 
@@ -35,128 +32,156 @@ class RawPrompt:
     """What the source says about it."""
     tools: list[dict[str, Any]] | None = None
     """JSON schemas of the tools that the conversation may call."""
+    tokens: Tokens | None = None
+    """The conversation as token ids, where that is what the source has; `messages` is empty."""
 
 
-def read_prompts(config: RunConfig) -> list[RawPrompt]:
-    """All prompts of the configured source.
+def read_prompts(config: RunConfig, unread: list[str] | None = None) -> list[RawPrompt]:
+    """All prompts of the configured sets; of a weighted mixture, its share of each.
+
+    Args:
+        unread: gets what is wrong with each row that is left out.
 
     Raises:
-        BadInput: the source does not exist or is empty, or lines of it cannot be read; the message
-            names the lines and what was expected.
-        TargetUnavailable: a hub data set cannot be reached.
+        BadInput: a source does not exist or is empty, or more rows of it cannot be read than
+            `prompts.bad_rows` allows; the message names rows and what was expected.
+        TargetUnavailable: a hub data set is gated or cannot be reached.
     """
-    if config.prompts.source == "demo":
-        found = [p for file in demo_files() for p in _read_jsonl(file, _demo_split(file))]
-    elif (file := prompt_file(config)) is not None:
-        found = list(_read_jsonl(file))
-    else:
-        found = _read_dataset(config.prompts.source)
-    if not found:
-        raise BadInput(f"{config.prompts.source} holds no prompts", f"expected lines of {EXPECTED}")
-    return found
+    sources = config.prompts.sources
+    share, problems = config.prompts.bad_rows, [] if unread is None else unread
+    sets = [_read(source, share, problems, _brought(config)) for source in sources]
+    if sources[0].weight is not None:
+        sets = weighed(sets, sources, config.recipe.seed)
+    return [prompt for part in sets for prompt in part]
+
+
+def read_excluded(config: RunConfig) -> list[RawPrompt]:
+    """The prompts of `prompts.exclude`.
+
+    Raises:
+        BadInput, TargetUnavailable: as `read_prompts`.
+    """
+    share, sources = config.prompts.bad_rows, config.prompts.exclude
+    return [prompt for source in sources for prompt in _read(source, share, [])]
 
 
 def count_prompts(config: RunConfig) -> int | None:
-    """How many prompts a run will use at most; None when only the hub knows.
+    """How many prompts a run will use at most; None when only the hub knows. A hub data set is
+    asked for its commit, so that a name that is wrong or gated is found at once.
 
     Raises:
         BadInput: the prompts are in a file that cannot be read.
+        TargetUnavailable: a hub data set is gated or cannot be reached.
     """
-    if config.prompts.source != "demo" and prompt_file(config) is None:
-        return config.prompts.limit
+    prompts = config.prompts
+    everything: tuple[PromptSource, ...] = (*prompts.sources, *prompts.exclude)
+    hub = [source for source in everything if source.ref.kind == "hub"]
+    for source in hub:
+        identity(source)
+    if hub:
+        return prompts.limit
+    read_excluded(config)
     found = len(read_prompts(config))
-    return found if config.prompts.limit is None else min(found, config.prompts.limit)
+    return found if prompts.limit is None else min(found, prompts.limit)
 
 
-def prompt_file(config: RunConfig) -> Path | None:
-    """The JSONL file of the source; None when the source is a hub data set."""
-    source = config.prompts.source
-    if config.prompts_file is not None:
-        return Path(config.prompts_file)
-    if source.startswith("s3://"):
-        raise BadInput(
-            f"prompts.source {source} is not on this machine",
-            "the service downloads it; without the service, download it and give its path",
-        )
-    path = Path(source.removeprefix("file://")).expanduser()
-    if DATASET.fullmatch(source) and path.suffix not in (".jsonl", ".json") and not path.exists():
-        return None
-    return path
+def prompt_content(config: RunConfig) -> list[str | None]:
+    """What each set holds now, for the cache key of a stage that reads them."""
+    prompts = config.prompts
+    brought = _brought(config)
+    return [
+        *(identity(source, brought) for source in prompts.sources),
+        *(identity(source) for source in prompts.exclude),
+    ]
 
 
-def demo_files() -> list[Path]:
-    folder = Path(str(resources.files("eagle3").joinpath("data", "demo")))
-    return sorted(folder.glob("*.jsonl"))
+def weighed(
+    sets: list[list[RawPrompt]], sources: tuple[WeightedSource, ...], seed: int
+) -> list[list[RawPrompt]]:
+    """As many training prompts of each set as its weight asks for, chosen by seed: the largest
+    mixture that no set is too small for. Held-out prompts all stay."""
+    weights = [source.weight or 0.0 for source in sources]
+    counts = [sum(p.split != "heldout" for p in part) for part in sets]
+    unit = min(n / w for n, w in zip(counts, weights, strict=True))
+    found = []
+    for part, weight in zip(sets, weights, strict=True):
+        train = [i for i, p in enumerate(part) if p.split != "heldout"]
+        kept = set(random.Random(seed).sample(train, round(unit * weight)))  # noqa: S311 (no secret)
+        found.append([p for i, p in enumerate(part) if i in kept or p.split == "heldout"])
+    return found
 
 
-def _demo_split(file: Path) -> Split:
-    return "heldout" if file.stem == "heldout" else "train"
+def _brought(config: RunConfig) -> Path | None:
+    return None if config.prompts_file is None else Path(config.prompts_file)
 
 
-def _read_jsonl(file: Path, split: Split | None = None) -> Iterator[RawPrompt]:
-    if not file.is_file():
-        raise BadInput(
-            f"the prompt file {file} does not exist",
-            "expected a JSONL file, a hub data set org/name, or demo",
-        )
-    try:
-        # Not splitlines: JSON may hold U+2028 and the like as they are.
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise BadInput(
-            f"{file} is not text", f"expected JSONL in UTF-8, lines of {EXPECTED}"
-        ) from None
-    rows = ((f"{file}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip())
-    yield from _parsed(((where, _json(where, line)) for where, line in rows), split)
+def check_bad_rows(problems: list[str], rows: int, share: float) -> None:
+    """Refuse a set with more bad rows than may be left out.
+
+    Raises:
+        BadInput: names the first few.
+    """
+    if len(problems) <= share * rows:
+        return
+    more = len(problems) - MAX_PROBLEMS
+    listed = problems[:MAX_PROBLEMS] + ([f"and {more:,} more"] if more > 0 else [])
+    hint = f"expected one object a row: {EXPECTED}"
+    if len(problems) < rows / 2:
+        hint += "; prompts.bad_rows says what share of the rows may be left out"
+    raise BadInput("\n".join(listed), hint)
 
 
-def _read_dataset(source: str) -> list[RawPrompt]:
-    match = DATASET.fullmatch(source)
-    assert match is not None
-    import datasets  # takes a second and brings pandas along; few runs read a hub data set
-
-    with hub_errors(f"the data set {match['repo']}"):
-        commit = HfApi().dataset_info(match["repo"], revision=match["revision"]).sha
+def _read(
+    source: PromptSource, share: float, unread: list[str], brought: Path | None = None
+) -> list[RawPrompt]:
+    found, problems = [], []
+    for where, row in read_rows(source, brought):
         try:
-            rows = datasets.load_dataset(
-                match["repo"], revision=commit, split=match["split"] or "train"
-            )
-        except ValueError as e:
-            raise BadInput(f"the data set {source} cannot be read: {e}") from None
-    named = f"{match['repo']}@{commit}"
-    return list(_parsed((f"{named}, row {n}", row) for n, row in enumerate(rows)))
-
-
-def _json(where: str, line: str) -> Any:
-    """The line's value, or the error as a value: `_parsed` lists it with the others."""
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as e:
-        return ValueError(f"{where}: not JSON ({e.msg} at column {e.colno})")
-    except RecursionError:
-        return ValueError(f"{where}: not a prompt (nested too deeply)")
-
-
-def _parsed(rows: Iterable[tuple[str, Any]], split: Split | None = None) -> Iterator[RawPrompt]:
-    problems: list[str] = []
-    for where, row in rows:
-        try:
-            yield _parse(where, row, split)
+            found.append(_parse(where, row, source.column))
         except ValueError as e:
             problems.append(str(e))
-            if len(problems) == MAX_PROBLEMS:
-                break
-    if problems:
-        raise BadInput("\n".join(problems), f"expected one object a line: {EXPECTED}")
+    check_bad_rows(problems, len(found) + len(problems), share)
+    if not found:
+        raise BadInput(f"{source.source} holds no prompts", f"expected rows of {EXPECTED}")
+    unread += problems
+    return found
 
 
-def _parse(where: str, row: Any, split: Split | None) -> RawPrompt:
+def _parse(where: str, row: Any, column: str | None) -> RawPrompt:
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, Mapping):
         raise ValueError(f"{where}: a {type(row).__name__}, expected an object")
-    messages, tools = read_messages(where, row), read_tools(where, row)
-    mark = row.get("split", split)
+    mark = row.get("split")
     if mark not in (None, "train", "heldout"):
         raise ValueError(f"{where}: split is {mark!r}, expected train or heldout")
-    return RawPrompt(where, messages, mark, tools)
+    row = _named(where, row, column)
+    if row.get("messages") is None and row.get("input_ids") is not None:
+        return RawPrompt(where, [], mark, tokens=read_tokens(where, row))
+    return RawPrompt(where, read_messages(where, row), mark, read_tools(where, row))
+
+
+def _named(where: str, row: Mapping[str, Any], column: str | None) -> Mapping[str, Any]:
+    """The row with its conversation under a name that `read_messages` knows."""
+    forms = ("messages", "conversations", "turns", "prompt")
+    if column is None:
+        column = next((name for name in forms if row.get(name) is not None), None)
+        if column != "turns" and not (column == "prompt" and isinstance(row["prompt"], list)):
+            return row
+    elif row.get(column) is None:
+        keys = ", ".join(map(str, row)) or "nothing"
+        raise ValueError(f"{where}: column {column!r} is missing or empty; the row has {keys}")
+    assert column is not None
+    value = row[column]
+    rest = {key: v for key, v in row.items() if key not in (*forms, column)}
+    if isinstance(value, str):
+        return {**rest, "prompt": value}
+    if not isinstance(value, list) or not value:
+        raise ValueError(
+            f"{where}: {column} is a {type(value).__name__}, or empty; expected text, a list of "
+            "user turns, or messages"
+        )
+    if all(isinstance(item, str) for item in value):
+        return {**rest, "messages": [{"role": "user", "content": item} for item in value]}
+    sharegpt = isinstance(value[0], Mapping) and value[0].get("from") is not None
+    return {**rest, "conversations" if sharegpt else "messages": value}

@@ -31,6 +31,11 @@ class Prompt(Record):
     """Length of the rendered conversation, its answers left out."""
     tools: list[dict[str, Any]] | None = None
     """JSON schemas of the tools that the conversation may call."""
+    ids: list[int] | None = None
+    """Token ids, where the set has those: the target goes on from them, or, with `spans`, they are
+    the whole conversation."""
+    spans: list[tuple[int, int]] | None = None
+    """Half-open ranges of `ids` that are answers; the target writes none of its own then."""
 
     def turns(self) -> list[list[Message]]:
         """The messages that come before each answer that the target is to write."""
@@ -81,7 +86,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     tmp = path.with_name(path.name + ".tmp")
     with tmp.open("w") as f:
         for record in records:
-            f.write(record.model_dump_json() + "\n")
+            f.write(record.model_dump_json(exclude_defaults=True) + "\n")
     tmp.replace(path)
 
 

@@ -17,11 +17,12 @@ def regenerate(ctx: Context) -> None:
     """Write `responses.jsonl`: greedy answers to every held-out prompt, and answers to the training
     prompts at the recipe's temperatures, in seeded order, until the token budget is reached.
 
+    Training conversations that came as tokens keep the answers they have.
     Resumes: conversations are kept in `work/responses.jsonl` as they are finished.
     """
+    everything = read_records(ctx.inputs["prepare"] / "prompts.jsonl", Prompt)
     prompts = asked_again(
-        read_records(ctx.inputs["prepare"] / "prompts.jsonl", Prompt),
-        ctx.config.recipe.regenerate.answers,
+        [p for p in everything if p.spans is None], ctx.config.recipe.regenerate.answers
     )
     journal = Journal(ctx.out / "work" / "responses.jsonl", Response)
     try:
@@ -33,6 +34,7 @@ def regenerate(ctx: Context) -> None:
         journal.close()
     order = {prompt.id: i for i, prompt in enumerate(prompts)}
     records = sorted(records, key=lambda r: order[r.id])
+    records += [given(p, engine.end_ids) for p in everything if p.spans is not None]
     write_records(ctx.out / "responses.jsonl", records)
     ledger.summarise(records)
 
@@ -55,3 +57,16 @@ def asked_again(prompts: list[Prompt], answers: int) -> list[Prompt]:
         if prompt.split == "train"
     ]
     return prompts + again
+
+
+def given(prompt: Prompt, end_ids: frozenset[int]) -> Response:
+    """A conversation that came as tokens, its answers as they were."""
+    assert prompt.ids is not None
+    assert prompt.spans is not None
+    return Response(
+        id=prompt.id,
+        split=prompt.split,
+        ids=prompt.ids,
+        spans=prompt.spans,
+        finish="eos" if prompt.ids[prompt.spans[-1][1] - 1] in end_ids else "length",
+    )

@@ -153,7 +153,7 @@ def _trained(facts: Facts) -> list[Block]:
         ("target", str(facts.target.get("resolved", facts.config.target))),
         ("weights SHA-256", str(facts.target.get("weights_sha256", ""))),
         ("recipe", f"{recipe.name}, seed {recipe.seed}"),
-        ("prompts", facts.config.prompts.source),
+        ("prompts", facts.config.prompts.name),
     ]
     if regenerate:
         rows.append(

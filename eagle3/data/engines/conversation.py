@@ -69,7 +69,8 @@ class Ledger:
 
     def open(self, prompt: Prompt) -> Conversation:
         first, *later = prompt.turns()
-        return Conversation(prompt, later, first, prompt_ids(self.tokenizer, first))
+        ids = prompt.ids or prompt_ids(self.tokenizer, first)
+        return Conversation(prompt, later, first, ids)
 
     def sequence(self, talk: Conversation) -> Sequence:
         """The next answer of a conversation, to be written."""
@@ -136,8 +137,8 @@ class Ledger:
             engine=self.config.engine,
             train_samples=len(train),
             heldout_samples=len(records) - len(train),
-            response_tokens=sum(self.tokens[r.id] for r in records),
-            train_response_tokens=sum(self.tokens[r.id] for r in train),
+            response_tokens=sum(r.answer_tokens() for r in records),
+            train_response_tokens=sum(r.answer_tokens() for r in train),
             tokens_per_s=round(self._new_tokens / seconds, 2),
             temperature=self.config.temperature,
             answers=self.config.answers,

@@ -75,4 +75,4 @@ def test_an_edited_file_is_read_again(make_run, tmp_path, tiny, form):
     write_prompts(source, tiny.prompts(13))
     assert STAGES["prepare"].config_key(config) != before
     source.unlink()
-    assert STAGES["prepare"].config_key(config)["content"] == []
+    assert STAGES["prepare"].config_key(config)["content"] == [None]

@@ -1,12 +1,17 @@
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from eagle3.config import PromptsConfig, RunConfig, load_recipe
+from eagle3.config import PromptRef, PromptsConfig, RunConfig, load_recipe
+from eagle3.data import dataset
 from eagle3.data.prompts import count_prompts, read_prompts
 from eagle3.errors import BadInput
+from tests.tiny import write_prompts
 
 
 def config(source: Any, **prompts: Any) -> RunConfig:
@@ -98,7 +103,7 @@ def test_missing_empty_and_binary_files(tmp_path: Path, read):
     with pytest.raises(BadInput, match="holds no prompts"):
         read("")
     binary = tmp_path / "x.jsonl"
-    binary.write_bytes(b"PAR1\xff\xfe\x00")
+    binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="is not text"):
         read_prompts(config(binary))
 
@@ -118,6 +123,111 @@ def test_demo_set_is_varied_and_has_a_heldout_part():
     assert count_prompts(config("demo", limit=100)) == 100
 
 
-def test_a_data_set_is_counted_by_its_limit_only():
+def test_a_data_set_is_pinned_and_counted_by_its_limit_only(monkeypatch):
+    asked = []
+    monkeypatch.setattr(dataset, "pinned", lambda *a: (asked.append(a), "a" * 40)[1])
     assert count_prompts(config("org/set")) is None
-    assert count_prompts(config("org/set@main:train_sft", limit=50)) == 50
+    assert count_prompts(config("org/set@v1:train_sft", limit=50)) == 50
+    assert asked == [("org/set", None), ("org/set", "v1")]
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ({"turns": ["a", "b"], "question_id": 1}, ["a", "b"]),
+        ({"prompt": ["a", "b"]}, ["a", "b"]),
+    ],
+)
+def test_turns_of_a_question_file_are_user_messages(read, line, asked):
+    [prompt] = read(line)
+    assert [(m["role"], m["content"]) for m in prompt.messages] == [("user", a) for a in asked]
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([{"role": "user", "content": "a"}], ["a"]),
+        ([{"from": "human", "value": "a"}], ["a"]),
+    ],
+)
+def test_a_named_column_may_hold_any_form(tmp_path: Path, value, asked):
+    path = write_prompts(tmp_path / "p.jsonl", [{"question": value, "prompt": "not this"}])
+    [prompt] = read_prompts(config(path, column="question"))
+    assert [m["content"] for m in prompt.messages] == asked
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "a"}, "column 'q' is missing or empty; the row has prompt"),
+        ({"q": 3}, "q is a int, or empty; expected text, a list of user turns, or messages"),
+        ({"q": []}, "q is a list, or empty"),
+    ],
+)
+def test_a_named_column_that_is_not_there(tmp_path: Path, row, message: str):
+    path = write_prompts(tmp_path / "p.jsonl", [row])
+    with pytest.raises(BadInput, match=re.escape(message)):
+        read_prompts(config(path, column="q"))
+
+
+def test_a_mixture_keeps_its_proportions_and_every_heldout_prompt(tmp_path: Path):
+    a = write_prompts(tmp_path / "a.jsonl", [{"prompt": f"a{i}"} for i in range(30)])
+    marked = [{"prompt": "held", "split": "heldout"}]
+    b = write_prompts(tmp_path / "b.jsonl", marked + [{"prompt": f"b{i}"} for i in range(10)])
+    mix = [{"source": str(a), "weight": 1}, {"source": str(b), "weight": 2}]
+
+    def chosen(seed: int) -> list[str]:
+        run = config("demo", mix=mix)
+        recipe = run.recipe.model_copy(update={"seed": seed})
+        found = read_prompts(run.model_copy(update={"recipe": recipe}))
+        return [p.messages[0]["content"] for p in found]
+
+    first = chosen(0)
+    assert Counter(text[0] for text in first) == {"a": 5, "h": 1, "b": 10}
+    assert chosen(0) == first != chosen(1)
+    whole = read_prompts(config("demo", mix=[{"source": str(a)}, {"source": str(b)}]))
+    assert len(whole) == 41
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ({"source": "a.jsonl", "mix": [{"source": "b.jsonl"}]}, "either source"),
+        ({"mix": [{"source": "b.jsonl", "weight": 1}, {"source": "c.jsonl"}]}, "every set a"),
+        ({"mix": [{"source": "s3://b/k.jsonl"}]}, "mix: s3:// is read as the one source"),
+        ({"exclude": [{"source": "s3://b/k.jsonl"}]}, "exclude: s3:// is read as the one"),
+        ({"source": "org/set:train", "split": "test"}, "split is in the source"),
+        ({"source": ""}, "at least 1 character"),
+    ],
+)
+def test_a_config_that_says_two_things_is_refused(prompts, message: str):
+    with pytest.raises(ValidationError, match=message):
+        PromptsConfig(**prompts)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "location", "rest"),
+    [
+        ("demo", "demo", "", (None, None, None)),
+        ("s3://b/k.jsonl", "s3", "s3://b/k.jsonl", (None, None, None)),
+        ("org/set", "hub", "org/set", (None, None, None)),
+        (
+            "org/set@refs/pr/3:main:test[:10%]",
+            "hub",
+            "org/set",
+            ("refs/pr/3", "main", "test[:10%]"),
+        ),
+        ("org/set:train_sft", "hub", "org/set", (None, None, "train_sft")),
+        ("org/set.parquet", "path", "org/set.parquet", (None, None, None)),
+        ("./org/set", "path", "./org/set", (None, None, None)),
+        ("file:///a/dir", "path", "/a/dir", (None, None, None)),
+        ("~/logs", "path", "~/logs", (None, None, None)),
+        ("a/b/c", "path", "a/b/c", (None, None, None)),
+        ("../../etc", "path", "../../etc", (None, None, None)),
+    ],
+)
+def test_what_a_source_names_does_not_depend_on_the_disk(text, kind, location, rest):
+    ref = PromptRef.parse(text)
+    assert (ref.kind, ref.location, (ref.revision, ref.config, ref.split)) == (kind, location, rest)

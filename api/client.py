@@ -120,9 +120,24 @@ class Client:
         response = self._send("POST", "/v1/jobs", json=spec, headers=headers)
         return _parsed(JobView, response), response.headers.get("idempotent-replayed") == "true"
 
-    def validate(self, spec: dict[str, Any]) -> Validation:
-        """What `submit` would do with this spec; nothing is stored."""
-        return _parsed(Validation, self._send("POST", "/v1/jobs:validate", json=spec))
+    def validate(
+        self,
+        spec: dict[str, Any],
+        *,
+        gpu: str | None = None,
+        gpus: int | None = None,
+        price: float | None = None,
+    ) -> Validation:
+        """What `submit` would do with this spec, and what it would take; nothing is stored.
+
+        Args:
+            gpu: device to plan for, such as `h100`; the service's own cores when empty.
+            gpus: how many.
+            price: of an hour of all of them.
+        """
+        params = _given(gpu=gpu, gpus=gpus, price=price)
+        response = self._send("POST", "/v1/jobs:validate", json=spec, params=params)
+        return _parsed(Validation, response)
 
     def job(self, job_id: str) -> JobView:
         """A job as it is now; costs little when it has not changed since this client last asked."""

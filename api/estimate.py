@@ -1,44 +1,115 @@
-"""What a job would cost, from what an earlier job has found out about its target and prompts."""
+"""What a job would take: its target's config and its prompts, or what an earlier job found out."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
-from eagle3.plan import TargetSize, estimate
+from eagle3.plan import (
+    TYPICAL_PROMPT_TOKENS,
+    Hardware,
+    Hub,
+    Plan,
+    PromptCount,
+    TargetShape,
+    UnknownShape,
+    Unreachable,
+    count_prompts,
+    make_plan,
+    read_config,
+    workload,
+)
 from jobs import service
 from jobs.models import Job
+from jobs.settings import Settings
 from jobs.spec import JobSpec
 
 LOOK_BACK = 20
 """Latest jobs for a target that are looked at."""
 
-_SIZES = ("parameters", "hidden_size", "intermediate_size", "vocab_size")
+
+@dataclass
+class Earlier:
+    """What earlier jobs for the same target have found out."""
+
+    shape: TargetShape | None = None
+    prompts: PromptCount | None = None
+    """Of the same prompts."""
+    prompt_tokens: float = TYPICAL_PROMPT_TOKENS
+    job_id: str | None = None
+    """The job that prepared the same prompts, or else the one that resolved the target."""
 
 
-def estimate_job(session: Session, spec: JobSpec, owner: str | None) -> dict[str, Any] | None:
-    """Tokens, bytes and arithmetic (`eagle3.plan.Plan`), and the job whose facts they rest on.
+@dataclass
+class Estimate:
+    """A plan, or what keeps it from being made."""
 
-    Returns:
-        None when no visible job has resolved this target and prepared these prompts: reading the
-        sizes of a target that is new takes a download, which is what `resolve` does.
-    """
-    page = service.list_jobs(session, owner=owner, target=spec.target, limit=LOOK_BACK)
-    for job in page.items:
-        if job.spec.get("prompts") == spec.prompts.model_dump(mode="json"):
-            if found := _from_job(job, spec):
-                return found
-    return None
+    plan: Plan | None = None
+    unknown: list[str] = field(default_factory=list)
 
 
-def _from_job(job: Job, spec: JobSpec) -> dict[str, Any] | None:
-    facts = {stage.name: stage.summary or {} for stage in job.stages}
-    target, prompts = facts.get("resolve", {}), facts.get("prepare", {})
-    if not all(name in target for name in _SIZES) or not prompts.get("train"):
+def hub_of(settings: Settings) -> Hub:
+    """The hub, as this deployment may ask it."""
+    token = settings.hub_token
+    return Hub(
+        token=token.get_secret_value() if token else None,
+        offline=settings.hub_offline,
+    )
+
+
+def earlier(session: Session, spec: JobSpec, owner: str | None) -> Earlier:
+    """What the latest visible jobs for this target say."""
+    found = Earlier()
+    wanted = spec.prompts.model_dump(mode="json")
+    for job in service.list_jobs(session, owner=owner, target=spec.target, limit=LOOK_BACK).items:
+        facts = {stage.name: stage.summary or {} for stage in job.stages}
+        if found.shape is None:
+            found.shape = _shape(job, facts.get("resolve", {}), found)
+        prepared = facts.get("prepare", {})
+        if job.spec.get("prompts") == wanted and prepared.get("train"):
+            train, heldout = int(prepared["train"]), int(prepared.get("heldout", 0))
+            found.prompts = PromptCount(train=train, heldout=heldout)
+            found.prompt_tokens = float(prepared.get("prompt_tokens", 0)) / (train + heldout) or 1.0
+            found.job_id = job.id
+            break
+    return found
+
+
+def _shape(job: Job, facts: dict[str, object], found: Earlier) -> TargetShape | None:
+    try:
+        shape = TargetShape.from_facts(facts)
+    except UnknownShape:
         return None
-    train, heldout = int(prompts["train"]), int(prompts.get("heldout", 0))
-    size = TargetSize(**{name: int(target[name]) for name in _SIZES})
-    mean = float(prompts.get("prompt_tokens", 0)) / (train + heldout)
-    plan = estimate(spec.resolved_recipe(), size, train, heldout, mean or 1.0)
-    return {**plan.as_dict(), "based_on": job.id}
+    found.job_id = job.id
+    return shape
+
+
+def estimate_job(
+    spec: JobSpec, known: Earlier, hub: Hub, hardware: Hardware, price: float | None
+) -> Estimate:
+    """Plan a job; no weights are fetched.
+
+    Args:
+        price: of an hour of all the hardware.
+    """
+    found = Estimate()
+    shape, prompts = known.shape, known.prompts
+    try:
+        # A config says more than a job's facts do: how many heads have keys of their own.
+        shape = TargetShape.from_config(read_config(spec.target_ref, hub))
+    except (Unreachable, UnknownShape) as e:
+        if shape is None:
+            found.unknown.append(f"the target's sizes: {e}")
+    if prompts is None:
+        try:
+            prompts = count_prompts(spec.prompts, hub.rows)
+        except Unreachable as e:
+            found.unknown.append(f"the number of prompts: {e}")
+    if shape is not None and prompts is not None:
+        recipe = spec.resolved_recipe()
+        work = workload(recipe, prompts.train, prompts.heldout, known.prompt_tokens)
+        found.plan = make_plan(
+            recipe, shape, work, hardware, price_per_hour=price, based_on=known.job_id
+        )
+    return found

@@ -10,7 +10,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from eagle3.plan import device_names
 from jobs.spec import LABEL_NAME_PATTERN
 
 LABEL = "label."
@@ -47,3 +49,27 @@ def _is_label(name: str) -> bool:
 
 
 LabelsDep = Annotated[dict[str, str], Depends(labels)]
+
+
+def _device(name: str) -> str:
+    if name not in device_names():
+        raise ValueError(f"no device {name!r}; expected one of {', '.join(device_names())}")
+    return name
+
+
+class PlanFor(BaseModel):
+    """What `POST /v1/jobs:validate` plans for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    gpu: (
+        Annotated[
+            str, AfterValidator(_device), Field(json_schema_extra={"enum": list(device_names())})
+        ]
+        | None
+    ) = None
+    """Device; the cores of the API's own machine when empty."""
+    gpus: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """How many devices; of `cpu`, cores."""
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """What an hour of all of them costs; `UPDRAFT_PRICE_PER_HOUR` when empty."""

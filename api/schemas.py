@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from eagle3.plan import Plan
+
 
 class Answer(BaseModel):
     """Base of every answer; a client ignores members it does not know."""
@@ -176,9 +178,10 @@ class Validation(Answer):
     stages: list[str]
     model_name: str
     """Name that the draft would be registered under."""
-    plan: dict[str, Any] | None = None
-    """Estimated tokens, bytes and arithmetic, and the earlier job that they are `based_on`; empty
-    for a target whose sizes are not known yet."""
+    plan: Plan | None = None
+    """Sizes, memory, hours and money; empty when `unknown` says what is missing for one."""
+    unknown: list[str] = []
+    """What could not be found out without running, in words."""
 
 
 class Health(Answer):

@@ -3,6 +3,7 @@
     eagle3 init RUN --target demo --recipe quick
     eagle3 run RUN                (or one stage: eagle3 train RUN)
     eagle3 report RUN
+    eagle3 plan TARGET            (what it would take, before anything is fetched)
 
 A stage prints JSON lines; a person at a terminal gets `eagle3 run` with readable lines. Exit codes:
 0 done, 1 internal error, 2 bad input, 3 target unavailable, 4 disk full, 75 stopped and resumable.
@@ -27,6 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from pydantic import ValidationError
 
+from eagle3 import plan_cli
 from eagle3.config import STAGES, PromptsConfig, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     for stage in STAGES:
         add(stage, f"run the stage {stage}", _run_one)
     add("report", "write RUN/report/", _report)
+    plan_cli.register(commands)
     return parser
 
 

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperGroup
 
-from api.cli import demo, doctor, drafts, jobs, keys, up
+from api.cli import demo, doctor, drafts, jobs, keys, up, validate
 from api.cli.console import Connection, Exit, Fail, err
 from api.client import ApiError, ClientError, ServiceUnreachable
 from api.programs import StartError, local_url
@@ -95,6 +95,7 @@ app.command(rich_help_panel=SERVICE)(demo.demo)
 app.command(rich_help_panel=SERVICE)(doctor.doctor)
 app.add_typer(keys.app, name="keys", rich_help_panel=SERVICE)
 app.command(rich_help_panel=JOBS)(jobs.init)
+app.command(rich_help_panel=JOBS)(validate.validate)
 app.command(rich_help_panel=JOBS)(jobs.submit)
 app.command("jobs", rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(rich_help_panel=JOBS)(jobs.show)

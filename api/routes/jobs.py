@@ -8,13 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Path, Query, Response
 
 from api.auth import JobsRead, JobsWrite
-from api.estimate import estimate_job
+from api.estimate import earlier, estimate_job, hub_of
 from api.files import store_response
 from api.problems import responses
-from api.query import LabelsDep
+from api.query import LabelsDep, PlanFor
 from api.schemas import JobPage, JobView, Validation
 from api.state import StateDep
 from api.views import job_view
+from eagle3.plan import hardware
 from jobs import service
 from jobs.errors import NotFound
 from jobs.ids import utcnow
@@ -94,15 +95,31 @@ def submit_job(
 @router.post(
     "/jobs:validate",
     operation_id="validateJob",
-    summary="Check a job without submitting it",
+    summary="Check a job without submitting it, and plan it",
+    description="Nothing is stored, and no weights are fetched: sizes come from the target's "
+    "`config.json`, or from an earlier job for it. What cannot be known is listed in `unknown`.",
     responses=responses(400),
 )
-def validate_job(spec: SpecBody, state: StateDep, caller: JobsWrite) -> Validation:
-    check_allowed(spec, state.settings)
+def validate_job(
+    spec: SpecBody,
+    state: StateDep,
+    caller: JobsWrite,
+    where: Annotated[PlanFor, Query()],
+) -> Validation:
+    settings = state.settings
+    check_allowed(spec, settings)
     with state.db.read() as session:
-        plan = estimate_job(session, spec, caller.sees)
+        known = earlier(session, spec, caller.sees)
+    devices = hardware(where.gpu or "cpu", where.gpus)
+    price = settings.price_per_hour if where.price is None else where.price
+    found = estimate_job(spec, known, hub_of(settings), devices, price)
+    if where.gpu is None and settings.mode == "full":
+        found.unknown.append(
+            f"the workers' hardware: hours are those of {devices}; name it with ?gpu= and ?gpus="
+        )
     return Validation(
-        plan=plan,
+        plan=found.plan,
+        unknown=found.unknown,
         target=str(spec.target_ref),
         recipe=spec.resolved_recipe().model_dump(mode="json"),
         stages=list(service.ALL_STAGES),

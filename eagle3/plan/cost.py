@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eagle3.config import Recipe
-from eagle3.plan.hardware import Hardware
+from eagle3.plan.devices import Hardware, Utilisation
 from eagle3.plan.shape import DraftShape, TargetShape
-from eagle3.plan.workload import Workload
+from eagle3.plan.tokens import Workload
 
 GRADIENT = 3
 """A training step is worth this many forward passes: one forward, two products back for each."""
@@ -27,6 +27,12 @@ class Machine:
     hardware: Hardware
     target_bytes: int
     """Bytes of one weight of the target, and of one number in its cache."""
+    served: bool = False
+    """A serving engine runs the target."""
+
+    @property
+    def shares(self) -> Utilisation:
+        return self.hardware.shares(self.target_bytes, self.served)
 
     def group(self, reserve: float = 0.2) -> int:
         """Devices that hold one copy of the target together: 1, 2, 4, …
@@ -49,11 +55,11 @@ class Machine:
         """
         flop = 2.0 * self.target.active_parameters
         flop += 2.0 * self.target.num_layers * self.target.query_width * length
-        rate = self.hardware.flops(self.target_bytes) * self.hardware.utilisation.read
-        seconds = tokens * flop / rate
+        rate = self.hardware.flops(self.target_bytes) * self.shares.read
+        forwards = max(1.0, tokens / READ_TOKENS)
+        seconds = tokens * flop / rate + forwards * self.target.num_layers * self.shares.layer
         if sharded > 1:
             weights = self.target.parameters * self.target_bytes * (sharded - 1) / sharded
-            forwards = max(1.0, tokens / READ_TOKENS)
             seconds += forwards * weights / self.hardware.device.link
         return seconds
 
@@ -68,21 +74,19 @@ class Machine:
         flop += 4.0 * self.target.num_layers * self.target.query_width * length
         # A batch goes through more experts than one token does, and at most through all.
         touched = min(self.target.parameters, self.target.active_parameters * batch)
-        u, peak = self.hardware.utilisation, self.hardware.flops(self.target_bytes)
+        u, peak = self.shares, self.hardware.flops(self.target_bytes)
         compute = batch * flop / (peak * devices * u.decode)
         moved = touched * self.target_bytes + batch * cache
         memory = moved / (self.hardware.bandwidth * devices * u.bandwidth)
-        return batch / max(compute, memory)
+        return batch / (max(compute, memory) + self.target.num_layers * u.layer)
 
-    def train_seconds(self, work: Workload, recipe: Recipe, element_bytes: int) -> float:
-        """One process trains on all token passes.
-
-        Args:
-            element_bytes: of the numbers that the draft computes with.
-        """
-        flop = training_flop(self.draft, work, recipe.train.ttt_steps)
-        rate = self.hardware.flops(element_bytes) * self.hardware.utilisation.train
-        return work.train_token_passes * flop / rate
+    def train_seconds(self, work: Workload, recipe: Recipe, processes: int) -> float:
+        """Training on all token passes, by processes that share each batch. The draft's products
+        are in float32."""
+        steps, shares = recipe.train.ttt_steps, self.hardware.shares(4)
+        flop = work.train_token_passes * training_flop(self.draft, work, steps)
+        seconds = flop / (self.hardware.flops(4) * shares.train * processes)
+        return seconds + work.steps * steps * GRADIENT * shares.layer
 
 
 READ_TOKENS = 4096

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eagle3.config import Recipe
 from eagle3.plan.cost import Machine
-from eagle3.plan.hardware import Hardware
+from eagle3.plan.devices import Hardware
 from eagle3.plan.modes import ROOM, Mode, Setting, first_that_fits, modes, quickest
 from eagle3.plan.shape import DraftShape, Figures, TargetShape
-from eagle3.plan.workload import Workload
+from eagle3.plan.tokens import Workload
 
 DRAFTS_ON_DISK = 3 * 3 + 3
 """Copies of the draft in float32 that a run writes: three checkpoints with two moments each, the
 best one, the exported one, and one being written."""
+FLOAT32 = 4
 LARGEST_BATCH = 512
 """Sequences decoded together that a plan recommends at most."""
 
@@ -35,7 +38,7 @@ class Plan(Figures):
     target: TargetShape
     draft: DraftShape
     target_bytes: int
-    """The target's weights, as this hardware computes with them."""
+    """The target's weights in memory."""
     draft_bytes: int
     """The exported draft, float32."""
     hardware: Hardware
@@ -92,23 +95,26 @@ def make_plan(
         price_per_hour: of all the hardware together.
         disk_bytes: free space that features must fit into; no limit when empty.
     """
-    # On a CPU everything is float32; a GPU takes the target as its checkpoint stores it.
-    element = 4 if hardware.device.is_cpu else target.checkpoint_bytes
     draft = DraftShape.for_target(
         target, recipe.train.draft_vocab_size, recipe.train.intermediate_size
     )
+    # A GPU answers and reads in the checkpoint's type; benchmark and proof are in float32.
+    element = FLOAT32 if hardware.device.is_cpu else target.checkpoint_bytes
     machine = Machine(target, draft, hardware, element)
     per_token = bytes_per_token(target.hidden_size, recipe.extract.top_k)
     store = work.tokens * per_token
     found = modes(Setting(machine, recipe, work, store, disk_bytes))
     first, best = first_that_fits(found), quickest(found)
     shown = best or found[0]
-    batch = _regenerate_batch(machine, recipe, work)
+    writer = machine
+    if recipe.regenerate.engine == "openai":
+        writer = replace(machine, target_bytes=target.checkpoint_bytes, served=True)
+    batch = _regenerate_batch(writer, recipe, work)
     stages = [
         cost.model_copy(
             update={"money": None if price_per_hour is None else cost.hours * price_per_hour}
         )
-        for cost in _stages(machine, recipe, work, shown, batch)
+        for cost in _stages(machine, writer, recipe, work, shown, batch)
     ]
     hours = sum(s.hours for s in stages)
     return Plan(
@@ -130,26 +136,26 @@ def make_plan(
         price_per_hour=price_per_hour,
         money=None if price_per_hour is None else hours * price_per_hour,
         based_on=based_on,
-        assumptions=_assumptions(hardware, recipe, element, machine),
+        assumptions=_assumptions(machine, writer, recipe),
     )
 
 
 def _stages(
-    machine: Machine, recipe: Recipe, work: Workload, mode: Mode, batch: int
+    machine: Machine, writer: Machine, recipe: Recipe, work: Workload, mode: Mode, batch: int
 ) -> list[StageCost]:
     count = machine.hardware.world
-    group = min(machine.group(), count)
-    served = recipe.regenerate.engine == "openai"
-    copies = max(1, count // group) if served else 1
+    group = min(writer.group(), count)
+    devices = count // group * group if writer.served else group
     answer = recipe.regenerate.max_new_tokens
     prompt = work.prompt_tokens / max(1, work.samples + work.heldout_prompts)
-    rate = machine.write_rate(batch, prompt + answer / 2, group) * copies
+    rate = writer.write_rate(batch, prompt + answer / 2, group) * devices / group
     # Prompts are read first; shared beginnings are not taken into account.
-    read = machine.read_seconds(work.prompt_tokens, prompt) / (group * copies)
-    wrote = work.response_tokens / rate + read
-    single = machine.write_rate(1, prompt, group)
+    wrote = work.response_tokens / rate + writer.read_seconds(work.prompt_tokens, prompt) / devices
+    exact = replace(machine, target_bytes=FLOAT32)
+    one = min(exact.group(), count)
+    single = exact.write_rate(1, prompt, one)
     found = [
-        _cost("regenerate", work.response_tokens, wrote, group * copies),
+        _cost("regenerate", work.response_tokens, wrote, devices),
         _cost("extract", work.tokens, mode.extract_hours * 3600, count),
         _cost("train", work.train_token_passes, mode.train_hours * 3600, count),
     ]
@@ -158,7 +164,7 @@ def _stages(
     proved = min(proof.prompts, work.heldout_prompts) * proof.max_new_tokens
     # Twice: with the draft and without it, which is not faster than assumed here.
     for name, tokens in (("benchmark", 2 * asked), ("prove", 2 * proved)):
-        found.append(_cost(name, tokens, tokens / single, group))
+        found.append(_cost(name, tokens, tokens / single, one))
     return [cost for cost in found if cost.hours > 0]
 
 
@@ -184,19 +190,24 @@ def _regenerate_batch(machine: Machine, recipe: Recipe, work: Workload) -> int:
     return 1 << (fits.bit_length() - 1)
 
 
-def _assumptions(hardware: Hardware, recipe: Recipe, element: int, machine: Machine) -> list[str]:
-    u = hardware.utilisation
-    group = machine.group()
+def _assumptions(machine: Machine, writer: Machine, recipe: Recipe) -> list[str]:
+    device, shares = machine.hardware.device, machine.shares
+    formats = {2: "bfloat16", 4: "float32"}
     said = [
         f"every answer is of {recipe.regenerate.max_new_tokens} tokens, the most it may have",
-        f"shares of the peak: reading {u.read:.0%}, writing {u.decode:.0%} of FLOP/s and "
-        f"{u.bandwidth:.0%} of bandwidth, training {u.train:.0%} ({hardware.device.title}: "
-        f"{hardware.device.source})",
-        f"the target in {'float32' if element == 4 else 'bfloat16'}, the draft trained in float32",
+        f"{device.title}: {device.source}",
+        f"shares of its peak: reading {shares.read:.0%}, training {shares.train:.0%} of FLOP/s, "
+        f"writing {writer.shares.decode:.0%} of FLOP/s or {writer.shares.bandwidth:.0%} of "
+        "bandwidth, whichever is slower",
+        f"the target in {formats[machine.target_bytes]}, the draft trained, the benchmark and the "
+        "proof in float32",
         "fetching the target and loading it are not counted",
     ]
-    if group > 1:
-        said.append(f"a copy of the target takes {group} devices")
-    if recipe.regenerate.engine == "openai":
-        said.append("the server that writes the answers runs on the same hardware")
+    if writer.served:
+        said.append(
+            "the server that writes the answers runs on the same hardware, in "
+            + formats[writer.target_bytes]
+        )
+    if (group := writer.group()) > 1:
+        said.append(f"a copy of the target takes {group} devices to write answers")
     return said

@@ -9,7 +9,7 @@ from eagle3.plan import memory
 from eagle3.plan.cost import READ_TOKENS, Machine
 from eagle3.plan.memory import Memory, Rows
 from eagle3.plan.shape import Figures
-from eagle3.plan.workload import Workload
+from eagle3.plan.tokens import Workload
 
 ROOM = 0.95
 """Share of a device's memory that a plan fills at most."""
@@ -27,8 +27,12 @@ class Mode(Figures):
     """`offline`, `online` or `streamed`, as `extract.mode` of the recipe."""
     sharding: str
     """`single` process; `ddp`: each process holds all weights; `fsdp`: they are spread."""
-    memory: Memory
-    """Of the process that needs most."""
+    memory_bytes: int
+    """Of one device, or of the machine on a CPU: the larger of what follows."""
+    training: Memory
+    """Of a process that trains."""
+    extracting: Memory | None
+    """Of a process that only reads the target: before training, or on devices of its own."""
     fits: bool
     tokens_per_step: int
     """Of one process in one backward pass: its share of `train.batch_tokens`, cut until it fits."""
@@ -85,12 +89,13 @@ def quickest(found: list[Mode]) -> Mode | None:
 
 
 def _mode(setting: Setting, features: str, sharding: str) -> Mode:
-    needed, tokens, accumulate = _memory(setting, features, sharding)
+    training, extracting, tokens, accumulate = _memory(setting, features, sharding)
+    needed = max(found.total for found in (training, extracting) if found is not None)
     room = ROOM * setting.machine.hardware.device.memory
     store = setting.store_bytes if features == "offline" else 0
     why = ""
-    if needed.total > room:
-        why = f"needs {needed.total / 1e9:.1f} GB a device, which has {room / 1e9:.1f} to use"
+    if needed > room:
+        why = f"needs {needed / 1e9:.1f} GB a device, which has {room / 1e9:.1f} to use"
     elif setting.disk_bytes is not None and store > setting.disk_bytes:
         free = setting.disk_bytes / 1e9
         why = f"stores {store / 1e9:.1f} GB of features, where {free:.1f} GB are free"
@@ -99,7 +104,9 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
         name=f"{features}-{sharding}",
         features=features,
         sharding=sharding,
-        memory=needed,
+        memory_bytes=needed,
+        training=training,
+        extracting=extracting,
         fits=not why,
         why_not=why,
         tokens_per_step=tokens,
@@ -110,34 +117,35 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
     )
 
 
-def _memory(setting: Setting, features: str, sharding: str) -> tuple[Memory, int, int]:
-    """Memory at the largest share of a batch that fits; at one sample where none does."""
-    t, length = setting.recipe.train, setting.work.sample_tokens
-    share = max(length, t.batch_tokens // _trainers(setting, features))
+def _memory(
+    setting: Setting, features: str, sharding: str
+) -> tuple[Memory, Memory | None, int, int]:
+    """Of training and of reading; tokens of a backward pass and passes of a step: the largest share
+    of a batch that fits, or one sample where none does."""
+    length = setting.work.sample_tokens
+    share = max(length, setting.recipe.train.batch_tokens // _trainers(setting, features))
+    sharded = setting.world if sharding == "fsdp" else 1
+    reader = _reader(setting, sharded)
+    together = features == "online" or (features == "streamed" and setting.world == 1)
     accumulate = 1
     while True:
         tokens = max(length, share // accumulate)
-        needed = _at(setting, features, sharding, tokens)
-        fits = needed.total <= ROOM * setting.machine.hardware.device.memory
+        step = _training(setting, sharded, tokens)
+        if together:
+            step = step.model_copy(update={"target": reader.target, "reading": reader.reading})
+        step = _with_overhead(step)
+        fits = step.total <= ROOM * setting.machine.hardware.device.memory
         if fits or tokens == length:
-            return needed, tokens, accumulate
+            return step, None if together else _with_overhead(reader), tokens, accumulate
         accumulate *= 2
 
 
-def _at(setting: Setting, features: str, sharding: str, tokens: int) -> Memory:
+def _training(setting: Setting, sharded: int, tokens: int) -> Memory:
     m, work = setting.machine, setting.work
-    sharded = setting.world if sharding == "fsdp" else 1
     rows = Rows.of(tokens, work.sample_tokens, work.supervised)
-    step = memory.training(
+    return memory.training(
         m.target, m.draft, setting.recipe.train, rows, sharded=sharded, frozen_bytes=m.target_bytes
     )
-    read = _reader(setting, sharded)
-    if features == "online" or (features == "streamed" and m.hardware.device.is_cpu):
-        # The embedding and the head are the target's own, where it is there.
-        both = step.model_copy(update={"target": read.target, "reading": read.reading})
-        return _with_overhead(both)
-    # Extraction comes before training, or has devices of its own: the larger one counts.
-    return max(_with_overhead(step), _with_overhead(read), key=lambda found: found.total)
 
 
 def _reader(setting: Setting, sharded: int) -> Memory:
@@ -163,34 +171,30 @@ def _trainers(setting: Setting, features: str) -> int:
 
 def _split(setting: Setting) -> tuple[int, int]:
     """Trainers and readers that keep up with each other best."""
-    read, train = _read_seconds(setting, 1), _train_seconds(setting)
-    world = setting.world
     return min(
-        ((world - readers, readers) for readers in range(1, world)),
-        key=lambda split: max(train / split[0], read / split[1]),
+        ((setting.world - readers, readers) for readers in range(1, setting.world)),
+        key=lambda split: _streamed_seconds(setting, *split),
     )
 
 
 def _seconds(setting: Setting, features: str, sharding: str) -> tuple[float, float]:
     """Seconds of extraction, and of training."""
-    world = setting.world
+    world, work = setting.world, setting.work
     sharded = world if sharding == "fsdp" else 1
-    train = _train_seconds(setting) / world
-    if features == "offline":
-        m, work = setting.machine, setting.work
-        read = m.read_seconds(work.tokens, work.sample_tokens, sharded)
-        return read / world, train
     if features == "streamed" and world > 1:
-        trainers, readers = _split(setting)
-        return 0.0, max(_train_seconds(setting) / trainers, _read_seconds(setting, 1) / readers)
+        return 0.0, _streamed_seconds(setting, *_split(setting))
+    train = setting.machine.train_seconds(work, setting.recipe, world)
+    if features == "offline":
+        return setting.machine.read_seconds(work.tokens, work.sample_tokens, sharded) / world, train
     return 0.0, train + _read_seconds(setting, sharded) / world
+
+
+def _streamed_seconds(setting: Setting, trainers: int, readers: int) -> float:
+    train = setting.machine.train_seconds(setting.work, setting.recipe, trainers)
+    return max(train, _read_seconds(setting, 1) / readers)
 
 
 def _read_seconds(setting: Setting, sharded: int) -> float:
     """One process reads all token passes: nothing is stored, so every epoch reads again."""
     work = setting.work
     return setting.machine.read_seconds(work.train_token_passes, work.sample_tokens, sharded)
-
-
-def _train_seconds(setting: Setting) -> float:
-    return setting.machine.train_seconds(setting.work, setting.recipe, memory.FLOAT32)

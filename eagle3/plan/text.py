@@ -43,7 +43,7 @@ def _mode(plan: Plan, mode: Mode) -> list[str]:
     passes = f"{mode.tokens_per_step:,}" + (f" x {mode.accumulate}" if mode.accumulate > 1 else "")
     return [
         mode.name,
-        _size(mode.memory.total),
+        _size(mode.memory_bytes),
         "yes" if mode.fits else "no",
         passes,
         _size(mode.store_bytes) if mode.store_bytes else "none",

@@ -72,21 +72,6 @@ def test_validation_stores_nothing(web: TestClient) -> None:
     assert web.get("/v1/jobs").json()["data"] == []
 
 
-def test_a_known_target_has_a_plan(web: TestClient, state: State, queued: str) -> None:
-    assert web.post("/v1/jobs:validate", json=QUICK).json()["plan"] is None
-    sizes = {"parameters": 134_515_008, "hidden_size": 576, "intermediate_size": 1536}
-    with state.db.write() as session:
-        resolve, prepare = service.get_job(session, queued).stages[:2]
-        resolve.summary = {**sizes, "vocab_size": 49152}
-        prepare.summary = {"train": 100, "heldout": 20, "prompt_tokens": 4800}
-    plan = web.post("/v1/jobs:validate", json=QUICK).json()["plan"]
-    assert plan["based_on"] == queued
-    assert plan["response_tokens"] == 120 * 96
-    assert plan["tokens"] == 120 * 96 + 4800
-    other = {**QUICK, "prompts": {"limit": 16}}
-    assert web.post("/v1/jobs:validate", json=other).json()["plan"] is None
-
-
 def test_pages_follow_each_other(web: TestClient) -> None:
     ids = [web.post("/v1/jobs", json=QUICK).json()["id"] for _ in range(5)]
     seen, after = [], ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib import resources
+from pathlib import Path
 from typing import Annotated
 
+import psutil
 import yaml
 from pydantic import Field
 
@@ -25,6 +28,8 @@ class Utilisation(Figures):
     """Of its memory's bandwidth, when the target writes."""
     train: Positive
     """Of its FLOP/s, when the draft trains."""
+    layer: Annotated[float, Field(ge=0)]
+    """Seconds that one layer takes at least, whatever its size."""
 
 
 class Device(Figures):
@@ -54,7 +59,6 @@ class Hardware(Figures):
     device: Device
     count: Annotated[int, Field(ge=1)]
     """GPUs, or CPU cores."""
-    utilisation: Utilisation
 
     @property
     def world(self) -> int:
@@ -65,6 +69,17 @@ class Hardware(Figures):
         """Peak of one process, in FLOP/s."""
         peak = self.device.bf16 if element_bytes == 2 else self.device.float32
         return peak * (self.count if self.device.is_cpu else 1)
+
+    def shares(self, element_bytes: int, served: bool = False) -> Utilisation:
+        """What is counted on.
+
+        Args:
+            served: a serving engine does the work.
+        """
+        kind = "gpu" if element_bytes == 2 else "gpu_float32"
+        if served or self.device.is_cpu:
+            kind = "cpu" if self.device.is_cpu else "served"
+        return Utilisation.model_validate(_table()["utilisation"][kind])
 
     @property
     def bandwidth(self) -> float:
@@ -80,26 +95,39 @@ def device_names() -> list[str]:
     return list(_table()["devices"])
 
 
-def hardware(name: str, count: int = 1, memory: float | None = None) -> Hardware:
+def hardware(name: str, count: int | None = None, memory: float | None = None) -> Hardware:
     """A number of devices of one kind.
 
     Args:
-        memory: bytes of a device, in place of the table's; needed for `cpu`.
+        count: one when empty; of `cpu`, the cores of this machine.
+        memory: bytes of a device, in place of the table's; of `cpu`, this machine's when empty.
 
     Raises:
-        ValueError: no such device, or `cpu` without its memory.
+        ValueError: no such device.
     """
     table = _table()
     if name not in table["devices"]:
         raise ValueError(f"no device {name!r}; expected one of {', '.join(table['devices'])}")
     device = Device.model_validate({"name": name, **table["devices"][name]})
+    if device.is_cpu:
+        count = count or os.cpu_count()
+        memory = memory or machine_memory()
     if memory is not None:
         device = device.model_copy(update={"memory": memory})
-    if device.memory <= 0:
-        raise ValueError(f"how much memory the machine of device {name!r} has must be given")
-    kind = "cpu" if device.is_cpu else "gpu"
-    utilisation = Utilisation.model_validate(table["utilisation"][kind])
-    return Hardware(device=device, count=count, utilisation=utilisation)
+    return Hardware(device=device, count=count or 1)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or its container's limit."""
+    total = int(psutil.virtual_memory().total)
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            said = Path(limit).read_text().strip()
+        except OSError:
+            continue
+        if said.isdigit():
+            total = min(total, int(said))
+    return total
 
 
 @functools.cache

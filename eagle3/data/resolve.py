@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagle3.config import RunConfig
 from eagle3.data.architecture import check_structure
 from eagle3.data.checks import (
     check_config,
@@ -21,9 +19,9 @@ from eagle3.data.fetch import fetch_all, fetch_small, pin
 from eagle3.data.gguf import demo, from_gguf
 from eagle3.data.probe import probe
 from eagle3.data.prompts import count_prompts
-from eagle3.errors import BadInput, DiskFull
+from eagle3.data.room import check_room
+from eagle3.errors import BadInput
 from eagle3.fit import context_length
-from eagle3.plan import TargetSize, estimate
 from eagle3.run import Context, write_json
 
 
@@ -40,7 +38,7 @@ def resolve(ctx: Context) -> None:
     """Write `target.json` (what the target is) and `local.json` (where it lies here).
 
     Whatever can fail for a reason that the user controls fails here: a target that cannot be one,
-    a recipe that does not fit it, a prompt file that cannot be read, a disk that is too small.
+    a recipe that does not fit it, a prompt file that cannot be read, a machine that is too small.
 
     Raises:
         BadInput, TargetUnavailable, DiskFull
@@ -60,7 +58,7 @@ def resolve(ctx: Context) -> None:
     identity = located.identity or f"{config.target}@sha256:{facts['weights_sha256'][:12]}"
     facts["resolved"] = identity
     if prompts is not None:
-        check_disk(ctx.run, config, facts, prompts)
+        check_room(ctx.run, config, folder, facts, prompts, ctx.progress.warning)
     if _known(ctx.out) != facts:
         ctx.check_stop()
         probe(folder, layers)
@@ -98,25 +96,6 @@ def locate(ctx: Context) -> Located:
     if not folder.is_dir():
         raise BadInput(f"the target {ref} does not exist: {folder} is not a directory")
     return Located(folder, "")
-
-
-def check_disk(run: Path, config: RunConfig, facts: dict[str, Any], prompts: int) -> None:
-    """The plan must fit the disk under the run directory.
-
-    Raises:
-        DiskFull: says how much is needed and how much is free.
-    """
-    size = TargetSize(**{k: facts[k] for k in TargetSize.__dataclass_fields__})
-    heldout = min(config.prompts.heldout, prompts)
-    plan = estimate(config.recipe, size, prompts - heldout, heldout)
-    free = shutil.disk_usage(run).free
-    if plan.disk_bytes > free:
-        raise DiskFull(
-            f"this run needs up to {plan.disk_bytes / 1e9:.1f} GB under {run}, where "
-            f"{free / 1e9:.1f} GB are free",
-            "free some space, or lower prompts.limit, regenerate.token_budget or "
-            "regenerate.max_new_tokens",
-        )
 
 
 def _from_hub(ctx: Context, repo: str, revision: str | None) -> Located:

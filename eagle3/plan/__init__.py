@@ -4,7 +4,7 @@ from eagle3.plan.devices import Hardware, device_names, hardware, machine_memory
 from eagle3.plan.estimate import Plan, make_plan
 from eagle3.plan.lookup import HUB, Hub, Unreachable, read_config
 from eagle3.plan.prompts import PromptCount, count_prompts
-from eagle3.plan.serve import TargetSize, drafted_nodes, estimate, serving
+from eagle3.plan.serve import drafted_nodes, serving
 from eagle3.plan.shape import DraftShape, TargetShape, UnknownShape
 from eagle3.plan.text import describe
 from eagle3.plan.tokens import TYPICAL_PROMPT_TOKENS, Workload, workload
@@ -18,7 +18,6 @@ __all__ = [
     "Plan",
     "PromptCount",
     "TargetShape",
-    "TargetSize",
     "UnknownShape",
     "Unreachable",
     "Workload",
@@ -26,7 +25,6 @@ __all__ = [
     "describe",
     "device_names",
     "drafted_nodes",
-    "estimate",
     "hardware",
     "machine_memory",
     "make_plan",

@@ -11,9 +11,6 @@ from eagle3.plan.modes import ROOM, Mode, Setting, first_that_fits, modes, quick
 from eagle3.plan.shape import DraftShape, Figures, TargetShape
 from eagle3.plan.tokens import Workload
 
-DRAFTS_ON_DISK = 3 * 3 + 3
-"""Copies of the draft in float32 that a run writes: three checkpoints with two moments each, the
-best one, the exported one, and one being written."""
 FLOAT32 = 4
 LARGEST_BATCH = 512
 """Sequences decoded together that a plan recommends at most."""
@@ -47,8 +44,6 @@ class Plan(Figures):
     """Features of one token on disk."""
     store_bytes: int
     """Features of all tokens: what `offline` stores."""
-    disk_bytes: int
-    """Under the run directory, in the recommended mode: features, checkpoints and drafts."""
     modes: list[Mode]
     first_fit: str | None
     """The simplest mode that fits."""
@@ -126,7 +121,6 @@ def make_plan(
         workload=work,
         bytes_per_token=per_token,
         store_bytes=store,
-        disk_bytes=shown.store_bytes + draft.parameters * 4 * DRAFTS_ON_DISK,
         modes=found,
         first_fit=first.name if first else None,
         recommended=best.name if best else None,

@@ -19,6 +19,11 @@ SLACK = 0.1
 """What an allocator holds beyond what is in use, as a share."""
 
 
+DRAFTS_ON_DISK = 3 * 3 + 3
+"""Copies of the draft in float32 that a run writes: three checkpoints with two moments each, the
+best one, the exported one, and one being written."""
+
+
 class Mode(Figures):
     """One way to train."""
 
@@ -44,6 +49,8 @@ class Mode(Figures):
     """Training, with the target read meanwhile where nothing is stored."""
     store_bytes: int
     """Features on disk."""
+    disk_bytes: int
+    """Under the run directory: features, checkpoints and drafts."""
     why_not: str = ""
     """What keeps it from being possible, in words."""
 
@@ -93,12 +100,13 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
     needed = max(found.total for found in (training, extracting) if found is not None)
     room = ROOM * setting.machine.hardware.device.memory
     store = setting.store_bytes if features == "offline" else 0
+    disk = store + setting.machine.draft.parameters * memory.FLOAT32 * DRAFTS_ON_DISK
     why = ""
     if needed > room:
         why = f"needs {needed / 1e9:.1f} GB a device, which has {room / 1e9:.1f} to use"
-    elif setting.disk_bytes is not None and store > setting.disk_bytes:
+    elif setting.disk_bytes is not None and disk > setting.disk_bytes:
         free = setting.disk_bytes / 1e9
-        why = f"stores {store / 1e9:.1f} GB of features, where {free:.1f} GB are free"
+        why = f"writes {disk / 1e9:.1f} GB, where {free:.1f} GB are free"
     extract, train = _seconds(setting, features, sharding)
     return Mode(
         name=f"{features}-{sharding}",
@@ -114,6 +122,7 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
         extract_hours=extract / 3600,
         train_hours=train / 3600,
         store_bytes=store,
+        disk_bytes=disk,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PhiConfig
 
-from eagle3.data import checks, gguf, probe, resolve
+from eagle3.data import checks, gguf, probe, resolve, room
 from eagle3.data.architecture import check_capture, check_structure
 from eagle3.data.checks import check_config, check_files, check_tokenizer
 from eagle3.data.weights import INDEX, read_checkpoint
@@ -97,7 +97,7 @@ class TestResolve:
 
     def test_a_disk_too_small_for_the_plan(self, make_run, monkeypatch):
         usage = namedtuple("usage", "total used free")
-        monkeypatch.setattr(resolve.shutil, "disk_usage", lambda path: usage(1, 1, 1000))
+        monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage(1, 1, 1000))
         with pytest.raises(DiskFull, match=r"needs up to .* GB") as e:
             make_run().run("resolve")
         assert "prompts.limit" in e.value.hint

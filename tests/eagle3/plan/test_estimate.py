@@ -74,7 +74,9 @@ def test_features_take_what_the_store_writes() -> None:
         assert bytes_per_token(4096, top_k) == features.bytes_per_token(4096, top_k)
     found = plan()
     assert found.store_bytes == found.workload.tokens * found.bytes_per_token
-    assert found.disk_bytes > found.draft_bytes
+    offline, online = found.mode("offline-ddp"), found.mode("online-ddp")
+    assert offline.disk_bytes - online.disk_bytes == found.store_bytes
+    assert online.disk_bytes > found.draft_bytes
 
 
 def test_the_target_is_planned_in_the_type_that_it_runs_in() -> None:

@@ -1,4 +1,4 @@
-"""What a plan promises, and the commands that serve a draft."""
+"""The commands that serve a draft."""
 
 from __future__ import annotations
 
@@ -7,28 +7,8 @@ import shlex
 
 import pytest
 
-from eagle3.config import BenchmarkConfig, TargetRef, load_recipe
-from eagle3.plan import TargetSize, drafted_nodes, estimate, serving
-
-SMALL = TargetSize(
-    parameters=134_515_008, hidden_size=576, intermediate_size=1536, vocab_size=49152
-)
-
-
-def test_a_token_budget_bounds_what_is_written() -> None:
-    plan = estimate(load_recipe("quick"), SMALL, num_train=1200, num_heldout=64)
-    assert plan.response_tokens == 24000 + 64 * 96
-    assert plan.tokens > plan.response_tokens
-    whole = estimate(load_recipe("standard"), SMALL, num_train=1200, num_heldout=64)
-    assert whole.response_tokens == (2 * 1200 + 64) * 128
-    assert whole.disk_bytes > plan.disk_bytes
-
-
-def test_the_draft_is_about_as_large_as_planned() -> None:
-    plan = estimate(load_recipe("quick"), SMALL, num_train=100, num_heldout=8)
-    # fc, attention, MLP and head of the demo's draft, counted tensor by tensor.
-    exact = 3 * 576**2 + 1152 * (576 + 192 + 192) + 576**2 + 3 * 576 * 1536 + 8192 * 576
-    assert 1.0 <= plan.draft_parameters / exact < 1.15
+from eagle3.config import BenchmarkConfig, TargetRef
+from eagle3.plan import drafted_nodes, serving
 
 
 def test_a_hub_model_is_served_by_name_at_its_revision() -> None:

@@ -35,7 +35,9 @@ def _regenerate(config: RunConfig) -> dict[str, Any]:
     section = recipe.regenerate.model_dump(
         mode="json", exclude={"base_url", "model", "concurrency"}
     )
-    return {"seed": recipe.seed, "regenerate": section}
+    given = section["mode"] == "given"  # samples are then split, or cut, at the trained length
+    cut = {"max_length": recipe.train.max_length} if given else {}
+    return {"seed": recipe.seed, "regenerate": section, **cut}
 
 
 def _train(config: RunConfig) -> dict[str, Any]:
@@ -58,7 +60,9 @@ def _prompts(config: RunConfig) -> dict[str, Any]:
     """The prompt sets by content, so that an edited file, or a hub data set that has moved on, is
     read again."""
     prompts = config.prompts.model_dump(mode="json")
-    return {"seed": config.recipe.seed, "prompts": prompts, "content": prompt_content(config)}
+    mode = config.recipe.regenerate.mode
+    content = prompt_content(config)
+    return {"seed": config.recipe.seed, "prompts": prompts, "content": content, "mode": mode}
 
 
 STAGES = {

@@ -113,6 +113,10 @@ SERVER_URL = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za
 class RegenerateConfig(Strict):
     """How the target writes the training responses."""
 
+    mode: Literal["target", "given"] = "target"
+    """`target`: the target writes all answers. `given`: training conversations keep the answers of
+    the prompt set, of as many tokens as `train.max_length`; held-out ones are still answered by the
+    target, since that is what a draft will see when it serves."""
     engine: Literal["transformers", "openai"] = "transformers"
     """`transformers`: the target in this process. `openai`: a server with an OpenAI-compatible API
     (vLLM, SGLang, llama.cpp); that it serves the target is checked first. If it wants a key, that

@@ -52,8 +52,13 @@ def prepare(ctx: Context) -> None:
     raw = [with_text(p, tokenizer, facts) for p in raw]
     unique, copies = without_copies(raw)
     distinct, near = without_near_copies(unique, config.near_duplicates)
-    lengths = prompt_lengths(tokenizer, distinct, config, facts["max_position_embeddings"], unread)
-    short = [p for p in distinct if lengths.get(p.where, math.inf) <= config.max_prompt_tokens]
+    given = ctx.config.recipe.regenerate.mode == "given"
+    context = math.inf if given else facts["max_position_embeddings"]
+    lengths = prompt_lengths(tokenizer, distinct, config, context, unread)
+    longest = min(config.max_prompt_tokens, facts["max_position_embeddings"] - 1)
+    short = [p for p in distinct if lengths.get(p.where, math.inf) <= longest]
+    if given:
+        short = with_long(distinct, lengths, longest)
     heldout, train = split(short, config, ctx.config.recipe.seed)
     excluded = read_excluded(ctx.config)
     train, tests = without_tests(train, heldout + excluded, config.contamination)
@@ -99,6 +104,17 @@ def prepare(ctx: Context) -> None:
     )
 
 
+def with_long(prompts: list[RawPrompt], lengths: dict[str, int], longest: int) -> list[RawPrompt]:
+    """The prompts, long ones for training alone: with their answers they are split between turns;
+    as held-out prompts they would not leave the target room to answer."""
+    found = []
+    for prompt in prompts:
+        long = lengths.get(prompt.where, 0) > longest
+        if prompt.where in lengths and not (long and prompt.split == "heldout"):
+            found.append(replace(prompt, split="train") if long else prompt)
+    return found
+
+
 def with_text(
     prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, facts: dict[str, Any]
 ) -> RawPrompt:
@@ -117,7 +133,7 @@ def prompt_lengths(
     tokenizer: PreTrainedTokenizerBase,
     prompts: list[RawPrompt],
     config: PromptsConfig,
-    context: int,
+    context: float,
     unread: list[str],
 ) -> dict[str, int]:
     """Tokens of each prompt, by where it stands; those of bad rows are not there but in `unread`.

@@ -8,8 +8,10 @@ from eagle3.data.engines import Engine
 from eagle3.data.engines.conversation import AGAIN, Ledger
 from eagle3.data.engines.inprocess import InProcess
 from eagle3.data.engines.server import Server
+from eagle3.data.given import given_responses
 from eagle3.data.local import open_target, open_tokenizer
 from eagle3.data.records import Journal, Prompt, Response, read_records, write_records
+from eagle3.data.spans import Reader
 from eagle3.run import Context
 
 
@@ -17,12 +19,16 @@ def regenerate(ctx: Context) -> None:
     """Write `responses.jsonl`: greedy answers to every held-out prompt, and answers to the training
     prompts at the recipe's temperatures, in seeded order, until the token budget is reached.
 
-    Training conversations that came as tokens keep the answers they have.
+    Training conversations that came as tokens keep the answers they have, and so do all of them
+    where the recipe says so.
     Resumes: conversations are kept in `work/responses.jsonl` as they are finished.
     """
     everything = read_records(ctx.inputs["prepare"] / "prompts.jsonl", Prompt)
+    keep = ctx.config.recipe.regenerate.mode == "given"
+    answered = [p for p in everything if p.spans is not None or (keep and p.split == "train")]
+    kept = {p.id for p in answered}
     prompts = asked_again(
-        [p for p in everything if p.spans is None], ctx.config.recipe.regenerate.answers
+        [p for p in everything if p.id not in kept], ctx.config.recipe.regenerate.answers
     )
     journal = Journal(ctx.out / "work" / "responses.jsonl", Response)
     try:
@@ -34,7 +40,10 @@ def regenerate(ctx: Context) -> None:
         journal.close()
     order = {prompt.id: i for i, prompt in enumerate(prompts)}
     records = sorted(records, key=lambda r: order[r.id])
-    records += [given(p, engine.end_ids) for p in everything if p.spans is not None]
+    limit = min(engine.context, ctx.config.recipe.train.max_length) if keep else engine.context
+    if answered:
+        reader = Reader(tokenizer, engine.end_ids)
+        records += given_responses(ctx, reader, answered, engine.end_ids, limit)
     write_records(ctx.out / "responses.jsonl", records)
     ledger.summarise(records)
 
@@ -57,16 +66,3 @@ def asked_again(prompts: list[Prompt], answers: int) -> list[Prompt]:
         if prompt.split == "train"
     ]
     return prompts + again
-
-
-def given(prompt: Prompt, end_ids: frozenset[int]) -> Response:
-    """A conversation that came as tokens, its answers as they were."""
-    assert prompt.ids is not None
-    assert prompt.spans is not None
-    return Response(
-        id=prompt.id,
-        split=prompt.split,
-        ids=prompt.ids,
-        spans=prompt.spans,
-        finish="eos" if prompt.ids[prompt.spans[-1][1] - 1] in end_ids else "length",
-    )

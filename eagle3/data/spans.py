@@ -11,8 +11,10 @@ after; where even the answer itself cannot be told from the template, it is refu
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -68,6 +70,18 @@ class Answer:
     start: int
     """Character at which the answer starts."""
     ended: bool
+
+
+def end_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Token ids at which a target stops, as the files of its HF directory say."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        ids = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        found |= {ids} if isinstance(ids, int) else set(ids or ())
+        if found:
+            break
+    return frozenset(found | ({tokenizer.eos_token_id} - {None}))
 
 
 class Reader:

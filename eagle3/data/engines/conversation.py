@@ -69,7 +69,7 @@ class Ledger:
 
     def open(self, prompt: Prompt) -> Conversation:
         first, *later = prompt.turns()
-        ids = prompt.ids or prompt_ids(self.tokenizer, first)
+        ids = prompt.ids or prompt_ids(self.tokenizer, first, prompt.tools)
         return Conversation(prompt, later, first, ids)
 
     def sequence(self, talk: Conversation) -> Sequence:
@@ -94,6 +94,7 @@ class Ledger:
                 sequence.answer,
                 talk.turns[0],
                 self.end_ids,
+                talk.prompt.tools,
             )
             if len(ids) < self.context:
                 talk.ids, talk.history, talk.turns = ids, history, talk.turns[1:]
@@ -135,6 +136,7 @@ class Ledger:
         seconds = time.monotonic() - self._started
         self.ctx.summary.update(
             engine=self.config.engine,
+            mode=self.config.mode,
             train_samples=len(train),
             heldout_samples=len(records) - len(train),
             response_tokens=sum(r.answer_tokens() for r in records),

@@ -29,7 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from pydantic import ValidationError
 
 from eagle3 import plan_cli
-from eagle3.config import STAGES, PromptsConfig, RunConfig, explain, load_recipe
+from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
 
@@ -52,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     init = add("init", "write RUN/config.json", _init)
     init.add_argument("--target", required=True, help="demo, org/name[@rev], file:///…, gguf:/…")
     init.add_argument("--recipe", default="quick", help="a shipped recipe or a YAML file")
-    init.add_argument("--prompts", default="demo", help="demo, a JSONL file, or a hub dataset")
-    init.add_argument("--heldout", type=int, default=64, help="prompts that no stage trains on")
+    init.add_argument("--prompts", help="a file, a directory, a hub dataset, or demo")
+    init.add_argument("--heldout", type=int, help="prompts that no stage trains on")
     init.add_argument("--force", action="store_true", help="replace another run's config.json")
     init.add_argument("--limit", type=int, help="use at most this many prompts")
     add("run", "run every stage that has not run, then report", _run_all)
@@ -66,11 +66,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _init(args: argparse.Namespace) -> int:
     try:
-        config = RunConfig(
-            target=args.target,
-            prompts=PromptsConfig(source=args.prompts, heldout=args.heldout, limit=args.limit),
-            recipe=load_recipe(args.recipe),
-        )
+        said = {"source": args.prompts, "heldout": args.heldout, "limit": args.limit}
+        recipe = load_recipe(args.recipe)
+        recipe = recipe.with_prompts({k: v for k, v in said.items() if v is not None})
+        config = RunConfig(target=args.target, prompts=recipe.prompts, recipe=recipe)
         args.run.mkdir(parents=True, exist_ok=True)
     except (ValidationError, ValueError) as e:
         text = explain(e) if isinstance(e, ValidationError) else str(e)

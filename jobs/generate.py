@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from eagle3.config import recipes_markdown
 from jobs.settings import env_example, reference_markdown
 from jobs.spec import JobSpec
 
@@ -26,6 +27,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "docs" / "settings.md": reference_markdown(),
         ROOT / ".env.example": env_example(),
+        ROOT / "docs" / "recipes.md": recipes_markdown(),
         ROOT / "jobs" / "job.schema.json": job_schema(),
     }
 

@@ -4,6 +4,7 @@ A recipe is one YAML file with a section per stage; unknown keys are errors. `Ru
 applied to a target and its prompts; it is written to `config.json` in the run directory.
 """
 
+from eagle3.config.document import recipes_markdown
 from eagle3.config.recipe import Recipe, RunConfig, explain, load_recipe, recipe_names
 from eagle3.config.reference import TARGET_FORMS, PromptRef, Strict, TargetKind, TargetRef
 from eagle3.config.sections import (
@@ -40,4 +41,5 @@ __all__ = [
     "explain",
     "load_recipe",
     "recipe_names",
+    "recipes_markdown",
 ]

@@ -135,6 +135,7 @@ class RegenerateConfig(Strict):
     """Answers to each training prompt: the first at `temperature`, each further one at
     `further_temperature` with random numbers of its own."""
     further_temperature: Annotated[float, Field(gt=0, le=2)] = 0.8
+    """Sampling temperature of the answers after a training prompt's first."""
     batch_size: Annotated[int, Field(ge=1)] = 48
     """Sequences decoded together, in this process."""
     token_budget: Annotated[int, Field(ge=64)] | None = None
@@ -207,7 +208,9 @@ class TrainConfig(Strict):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate of AdamW."""
     betas: tuple[Share, Share] = (0.9, 0.95)
+    """AdamW's decay rates of the gradient's two running moments."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's, of all weights."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate goes after the warm-up; cosine and linear fall to 5% of the peak."""
     warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
@@ -222,6 +225,9 @@ class TrainConfig(Strict):
     """Tokens (prompt and response) in one forward."""
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Forwards whose gradients make one optimiser step."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """What products are computed in; weights and optimiser stay in float32. `auto`: bfloat16 where
+    this machine is faster with it, as measured at the start."""
     max_length: Annotated[int, Field(ge=16)] = 2048
     """A longer sample is cut there, and counted."""
     eval_every: Annotated[int, Field(ge=1)] = 50
@@ -249,6 +255,7 @@ class BenchmarkConfig(Strict):
     prompts: Annotated[int, Field(ge=2)] = 8
     """Held-out prompts, the same for both."""
     max_new_tokens: Annotated[int, Field(ge=4)] = 64
+    """Cap on an answer."""
     repeats: Annotated[int, Field(ge=1)] = 1
     """Times each prompt is decoded by each method, alternating."""
     depth: Annotated[int, Field(ge=1, le=16)] = 3
@@ -258,6 +265,7 @@ class BenchmarkConfig(Strict):
     total_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
     """Draft nodes verified in a round; `depth` for a chain when empty."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Sampling temperature of both methods; 0 is greedy."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads for both methods; measured and chosen when empty."""
 
@@ -266,4 +274,6 @@ class ProveConfig(Strict):
     """The lossless proof."""
 
     prompts: Annotated[int, Field(ge=1)] = 16
+    """Held-out prompts; all there are where the set has fewer."""
     max_new_tokens: Annotated[int, Field(ge=4)] = 64
+    """Cap on an answer."""

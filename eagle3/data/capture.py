@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle3.data.batch import stretch_rows
-from eagle3.data.features import Columns, Sample, TokenSequence, check_finite
+from eagle3.data.features import Columns, Sample, TokenSequence
 from eagle3.data.topk import select
 from eagle3.target import Target
 
@@ -51,19 +51,17 @@ def grouped(sequences: Sequence[TokenSequence]) -> Iterator[list[TokenSequence]]
         yield batch
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def target_rows(
     target: Target, sequences: Sequence[TokenSequence], top_k: int | None = None
 ) -> list[Columns]:
     """What the target says about each sequence, teacher-forced: the columns of a shard, on the CPU.
 
-    Sequences are padded on the right, where no real row can see the padding.
+    Sequences are padded on the right, where no real row can see the padding. The tensors are
+    ordinary ones: inference tensors could not be trained on.
 
     Args:
         top_k: give this many probabilities of each wanted row in place of the hidden state.
-
-    Raises:
-        BadInput: a feature is not a number; names the sample.
     """
     batch, longest = len(sequences), max(len(s.ids) for s in sequences)
     ids_BL = torch.zeros(batch, longest, dtype=torch.int64)
@@ -90,7 +88,6 @@ def target_rows(
         }
         if top_k is None:
             rows["hidden"] = hidden_BLH[i, :length].to("cpu", torch.bfloat16)
-        check_finite(sequence.id, rows)
         out.append(rows)
     return out
 

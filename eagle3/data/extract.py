@@ -16,7 +16,7 @@ from eagle3.data.features import Columns, FeatureIndex, Shard, TokenSequence, by
 from eagle3.data.local import capture_layers, open_target, target_facts
 from eagle3.data.records import Journal, Response
 from eagle3.data.topk import TopKLoss
-from eagle3.errors import DiskFull, disk_is_full
+from eagle3.errors import BadInput, DiskFull, disk_is_full
 from eagle3.run import Context, sha256_file, write_json
 from eagle3.target import Target
 
@@ -128,12 +128,14 @@ def write_shard(
         on_tokens: called after each forward with the tokens it read.
 
     Raises:
+        BadInput: a feature is not a number; names the sample.
         DiskFull: what was written of this shard is removed; finished shards stay.
     """
     columns: dict[str, list[torch.Tensor]] = {}
     samples, start, loss = [], 0, TopKLoss()
     for batch in grouped(sequences):
         for sequence, rows in zip(batch, target_rows(target, batch, top_k), strict=True):
+            check_finite(sequence.id, rows)
             for column, value in rows.items():
                 columns.setdefault(column, []).append(value)
             if top_k is not None:
@@ -144,6 +146,25 @@ def write_shard(
     digest = _save({k: torch.cat(v) for k, v in columns.items()}, folder, name)
     kept = loss if top_k is not None else None
     return Shard(file=name, sha256=digest, tokens=start, samples=samples, top_k_loss=kept)
+
+
+def check_finite(sample_id: str, rows: Columns) -> None:
+    """Raise BadInput, with sample and row, when a feature is NaN or infinite.
+
+    What training reads is checked in `train/guard.py`. The sum of numbers is a number: only where
+    it is none does every row have to be looked at.
+    """
+    for name, value in rows.items():
+        if not value.is_floating_point() or bool(value.sum(dtype=torch.float32).isfinite()):
+            continue
+        bad = (~value.isfinite()).reshape(len(value), -1).any(-1).nonzero()[:, 0]
+        if len(bad):
+            raise BadInput(
+                f"sample {sample_id!r} has NaN or infinity in `{name}`, first at row {int(bad[0])} "
+                f"of {len(value)}",
+                "leave that conversation out of the prompts; when many are named, the target's "
+                "weights are damaged or overflow",
+            )
 
 
 def _save(columns: Columns, folder: Path, name: str) -> str:

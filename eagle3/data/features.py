@@ -122,12 +122,7 @@ class Sample:
 
     @classmethod
     def of(cls, ref: SampleRef, rows: Mapping[str, Tensor]) -> Self:
-        """A sample from its rows of the columns.
-
-        Raises:
-            BadInput: a number that is none; the message names the sample and the row.
-        """
-        check_finite(ref.id, rows)
+        """A sample from its rows of the columns."""
         return cls(
             id=ref.id,
             split=ref.split,
@@ -156,24 +151,6 @@ class Sample:
             spans=[(a, min(b, limit)) for a, b in self.spans if a < limit],
             top=None if self.top is None else self.top[:limit],
         )
-
-
-def check_finite(sample_id: str, rows: Mapping[str, Tensor]) -> None:
-    """Raise BadInput, with sample and row, when a feature is NaN or infinite.
-
-    The sum of numbers is a number: only where it is none does every row have to be looked at.
-    """
-    for name, value in rows.items():
-        if not value.is_floating_point() or bool(value.sum(dtype=torch.float32).isfinite()):
-            continue
-        bad = (~value.isfinite()).reshape(len(value), -1).any(-1).nonzero()[:, 0]
-        if len(bad):
-            raise BadInput(
-                f"sample {sample_id!r} has NaN or infinity in `{name}`, first at row {int(bad[0])} "
-                f"of {len(value)}",
-                "leave that conversation out of the prompts; when many are named, the target's "
-                "weights are damaged or overflow",
-            )
 
 
 def bytes_per_token(hidden_size: int, top_k: int | None = None) -> int:

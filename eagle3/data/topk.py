@@ -5,13 +5,12 @@ lost. Greedy decoding asks for the first alone. When sampling, a draft that has 
 distribution perfectly is accepted with probability M, the mass that was kept: of p renormalised,
 p / M, the overlap with p is the sum of min(p, p / M) = M.
 
-Shapes: R rows, K kept tokens, V vocabulary, Vd draft vocabulary (D in suffixes).
+Shapes: R rows, L rows of a sequence, K kept tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -31,27 +30,17 @@ class TopK:
     def __getitem__(self, rows: slice | Tensor) -> TopK:
         return TopK(self.ids[rows], self.probs[rows])
 
-    def to(self, device: torch.device | str) -> TopK:
-        return TopK(self.ids.to(device), self.probs.to(device))
-
     @classmethod
-    def cat(cls, parts: list[Self]) -> TopK:
-        return TopK(torch.cat([p.ids for p in parts]), torch.cat([p.probs for p in parts]))
+    def cat(cls, parts: list[TopK], device: torch.device | str) -> TopK | None:
+        """All rows on the device; None of nothing."""
+        if not parts:
+            return None
+        ids, probs = torch.cat([p.ids for p in parts]), torch.cat([p.probs for p in parts])
+        return cls(ids.to(device), probs.to(device))
 
     def mass_inside(self, inside_V: Tensor) -> Tensor:
         """Kept mass on the tokens that `inside_V` (bool) marks, [R]."""
         return (self.probs * inside_V[self.ids]).sum(-1)
-
-    def distribution(self, t2d_V: Tensor) -> Tensor:
-        """The kept probabilities over the draft vocabulary, renormalised, [R, Vd].
-
-        Args:
-            t2d_V: bool, True where a token is in the draft vocabulary; each row has such a token.
-        """
-        probs = self.probs * t2d_V[self.ids]
-        column = (torch.cumsum(t2d_V, 0) - 1).clamp(min=0)[self.ids]
-        out_RD = probs.new_zeros(len(probs), int(t2d_V.sum()))
-        return out_RD.scatter_add_(1, column, probs / probs.sum(-1, keepdim=True))
 
 
 class TopKLoss(Record):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3.data.features import Sample, SampleRef
 from eagle3.data.mask import supervised_rows
+from eagle3.data.topk import TopK
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Batch:
     lengths: tuple[int, ...]
     supervised_ST: Tensor
     """Whether row j at step k stands where drafting can start (method: one assistant turn)."""
+    top_T: TopK | None = None
+    """Kept probabilities, where the feature store holds these in place of `hidden_TH`."""
 
     @property
     def starts(self) -> list[int]:
@@ -53,6 +56,7 @@ def pack(
         positions_T=torch.cat([torch.arange(n) for n in lengths]).to(device),
         lengths=lengths,
         supervised_ST=torch.cat(masks, dim=1).to(device),
+        top_T=TopK.cat([s.top for s in samples if s.top is not None], device),
     )
 
 

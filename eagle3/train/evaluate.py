@@ -104,11 +104,14 @@ def coverage(samples: Iterable[Sample], draft: Draft, head_VH: Tensor, cap: floa
     mass, rows = 0.0, 0
     for sample in samples:
         at = (sample.argmax >= 0).nonzero()[:, 0]
+        rows += len(at)
+        if sample.top is not None:  # a lower bound: what was not kept may lie inside, too
+            mass += float(sample.top[at].mass_inside(draft.t2d.cpu()).sum())
+            continue
         logits = sample.hidden[at].to(head_DH) @ head_DH.T
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
         mass += float((logits.logsumexp(-1) - sample.lse[at].to(logits)).exp().clamp(max=1).sum())
-        rows += len(at)
     return mass / max(1, rows)
 
 

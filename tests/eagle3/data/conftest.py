@@ -15,6 +15,7 @@ from eagle3.data.prepare import prepare
 from eagle3.data.regenerate import regenerate
 from eagle3.data.resolve import resolve
 from eagle3.run import Stage, current, run_stage
+from tests.eagle3.data.answered import make_answered
 from tests.tiny import Tiny, build_permutation_target, write_prompts
 
 torch.set_num_threads(1)  # tiny products: a second thread only waits
@@ -65,6 +66,12 @@ class Run:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     return build_permutation_target(tmp_path_factory.mktemp("target") / "perm")
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory filled up to `regenerate`; tests write other configs into it."""
+    return make_answered(tmp_path_factory.mktemp("answered"))
 
 
 MakeRun = Callable[..., Run]

@@ -1,3 +1,4 @@
+import errno
 import shutil
 from collections import namedtuple
 
@@ -10,6 +11,7 @@ from eagle3.data import extract as module
 from eagle3.data.features import CONVENTION
 from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput, DiskFull, Stopped
+from tests.eagle3.data.answered import responses, run_extract, write_config
 from tests.tiny import build_random_target
 
 SHARDS = {"extract": {"shard_tokens": 256}}
@@ -136,8 +138,61 @@ def test_the_stage_makes_only_damaged_shards_anew(random_run, monkeypatch):
     FeatureStore.open(folder, verify=True)
 
 
-def test_a_disk_that_is_too_small_is_refused_before_the_work(random_run, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused_before_the_work(answered, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10**6))
-    with pytest.raises(DiskFull, match=r"features of [\d,]+ tokens take 0\.02 GB"):
-        random_run.run("extract")
+    write_config(answered, quota_gb=3)
+    with pytest.raises(DiskFull, match=r"features of [\d,]+ tokens take 0\.02 GB") as caught:
+        run_extract(answered)
+    assert "extract.mode to online" in caught.value.hint
+
+
+def test_a_quota_is_kept(answered):
+    write_config(answered, quota_gb=1e-5)
+    with pytest.raises(DiskFull, match=r"extract.quota_gb allows 1e-05"):
+        run_extract(answered)
+
+
+def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(answered, monkeypatch):
+    save_file, names = module.save_file, []
+
+    def full(columns, path, metadata):
+        names.append(path.name)
+        if len(names) == 2:
+            path.write_bytes(b"half a shard")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_file(columns, path, metadata)
+
+    monkeypatch.setattr(module, "save_file", full)
+    write_config(answered, quota_gb=1)
+    with pytest.raises(DiskFull, match=r"shard-00001.safetensors did not fit"):
+        run_extract(answered)
+    [folder] = [p.parent for p in answered.glob("stages/extract/*/shard-00000.safetensors")]
+    assert {p.name for p in folder.rglob("*.*")} == {names[0], "shards.jsonl"}
+    run_extract(answered)
+    assert names.count("shard-00000.safetensors") == 1
+    FeatureStore.open(folder, verify=True)
+
+
+def test_nan_is_not_stored_and_its_sample_is_named(answered, monkeypatch):
+    target_rows = module.target_rows
+
+    def damaged(*args):
+        rows = target_rows(*args)
+        rows[1]["features"][3, 7] = float("nan")
+        return rows
+
+    monkeypatch.setattr(module, "target_rows", damaged)
+    write_config(answered, quota_gb=2)
+    named = module.read_sequences(responses(answered))[1]
+    text = f"sample '{named.id}' has NaN or infinity in `features`, first at row 3 of"
+    with pytest.raises(BadInput, match=text):
+        run_extract(answered)
+
+
+def test_large_numbers_are_numbers():
+    large = torch.full((4, 64), 1e38)  # their sum is not a float32
+    module.check_finite("large", {"features": large})
+    large[2, 5] = float("inf")
+    with pytest.raises(BadInput, match=r"sample 'large' .* row 2 of 4"):
+        module.check_finite("large", {"features": large})

@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
-import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from eagle3.config import ExtractConfig, Recipe, RunConfig, TrainConfig
-from eagle3.data.extract import extract
 from eagle3.data.features import FeatureIndex, Sample
 from eagle3.data.offline import FeatureStore
 from eagle3.data.online import OnlineSource, Recent
 from eagle3.data.stream import StreamedSource
-from eagle3.errors import BadInput
-from eagle3.run import Context, Stage, current, run_stage, write_json
+from eagle3.errors import BadInput, DiskFull
+from eagle3.run import current
 from eagle3.target import Target
-from eagle3.train.loop import train
-from tests.tiny import build_random_target
+from tests.eagle3.data.answered import LAYERS, responses, run_extract, run_train, write_config
 
 torch.set_num_threads(1)
-
-LAYERS = (2, 3, 4)
-
-
-def write_config(run: Path, **section: Any) -> None:
-    recipe = Recipe(
-        name="small",
-        extract=ExtractConfig(shard_tokens=256, **section),
-        train=TrainConfig(
-            ttt_steps=3,
-            draft_vocab_size=48,
-            epochs=1,
-            batch_tokens=96,
-            eval_every=4,
-            eval_samples=3,
-        ),
-    )
-    write_json(run / "config.json", RunConfig(target="demo", recipe=recipe).model_dump(mode="json"))
-
-
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory with a random target, and made-up answers to learn from."""
-    run = tmp_path_factory.mktemp("run")
-    write_config(run)
-    build_random_target(run / "target", layers=7)
-    source = random.Random(0)
-
-    def resolve(ctx: Context) -> None:
-        write_json(ctx.out / "local.json", {"path": str(run / "target")})
-        sizes = {"hidden_size": 64, "vocab_size": 64, "dtype": "float32"}
-        write_json(ctx.out / "target.json", {"capture_layers": LAYERS, **sizes})
-
-    def regenerate(ctx: Context) -> None:
-        lines = []
-        for i in range(18):
-            ids = [source.randrange(2, 60) for _ in range(source.randrange(18, 40))]
-            split = "train" if i < 14 else "heldout"
-            line = {"id": str(i), "split": split, "ids": ids, "spans": [[5, len(ids)]]}
-            lines.append(json.dumps({**line, "finish": "length"}) + "\n")
-        (ctx.out / "responses.jsonl").write_text("".join(lines))
-
-    run_stage(Stage("resolve", (), lambda c: 0, resolve), run, io.StringIO())
-    run_stage(Stage("regenerate", ("resolve",), lambda c: 0, regenerate), run, io.StringIO())
-    return run
-
-
-def run_extract(run: Path) -> dict[str, Any]:
-    key: Callable[[RunConfig], Any] = lambda c: c.recipe.extract.model_dump(mode="json")  # noqa: E731
-    stage = Stage("extract", ("resolve", "regenerate"), key, extract)
-    summary: dict[str, Any] = run_stage(stage, run, io.StringIO())["summary"]
-    return summary
-
-
-def run_train(run: Path, label: str) -> tuple[list[dict[str, float]], str]:
-    """History and log of a short training."""
-    log = io.StringIO()
-    reads = ("resolve", "regenerate", "extract")
-    run_stage(Stage("train", reads, lambda c: label, train), run, log)
-    lines = (current(run, "train") / "history.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines], log.getvalue()
 
 
 def test_training_cannot_tell_where_features_come_from(answered: Path) -> None:
@@ -172,10 +105,6 @@ def streamed(answered: Path, index: FeatureIndex) -> Iterator[StreamedSource]:
     source.close()
 
 
-def responses(run: Path) -> Path:
-    return current(run, "regenerate") / "responses.jsonl"
-
-
 def equal(a: Sample, b: Sample) -> bool:
     names = ("input_ids", "features", "hidden", "argmax", "lse")
     return a.id == b.id and all(torch.equal(getattr(a, n), getattr(b, n)) for n in names)
@@ -257,16 +186,13 @@ def test_closing_ends_the_process(
     assert source._process.returncode == -signal.SIGKILL
 
 
-def test_the_process_names_a_sample_with_nan(
-    answered: Path, index: FeatureIndex, tmp_path: Path
-) -> None:
-    broken = Target.load(answered / "target")
-    broken.layers[0].mlp.down_proj.weight.fill_(float("nan"))
-    broken.model.save_pretrained(tmp_path / "broken")
-    source = StreamedSource(index, responses(answered), tmp_path / "broken")
-    first = source.samples("train")[0]
-    with pytest.raises(BadInput, match=f"sample '{first.id}' has NaN or infinity in `features`"):
-        source.load(first)
+def test_the_process_tells_what_the_user_can_mend(answered: Path, index: FeatureIndex) -> None:
+    told = json.dumps({"reason": "disk_full", "message": "no room", "hint": "make some"}).encode()
+    frame = len(told).to_bytes(8, "little") + bytes(8) + told
+    source = fake(answered, index, f"sys.stdout.buffer.write({frame!r})")
+    with pytest.raises(DiskFull, match="no room") as caught:
+        source.load(source.samples("train")[0])
+    assert caught.value.hint == "make some"
     source.close()
 
 

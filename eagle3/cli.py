@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from pydantic import ValidationError
 
-from eagle3 import plan_cli
+from eagle3 import clean_cli, plan_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         add(stage, f"run the stage {stage}", _run_one)
     add("report", "write RUN/report/", _report)
     plan_cli.register(commands)
+    clean_cli.register(commands)
     return parser
 
 

@@ -40,6 +40,15 @@ def _regenerate(config: RunConfig) -> dict[str, Any]:
     return {"seed": recipe.seed, "regenerate": section, **cut}
 
 
+def _extract(config: RunConfig) -> dict[str, Any]:
+    """All but how much may be stored and where streamed features are made, which decide nothing."""
+    recipe = config.recipe
+    section = recipe.extract.model_dump(
+        mode="json", exclude={"quota_gb", "queue_batches", "device"}
+    )
+    return {"seed": recipe.seed, "extract": section}
+
+
 def _train(config: RunConfig) -> dict[str, Any]:
     """All but how checkpoints are kept, which decides nothing; a draft to start from by content."""
     recipe = config.recipe
@@ -71,7 +80,7 @@ STAGES = {
         Stage("resolve", (), lambda c: {"target": c.target}, resolve, always=True),
         Stage("prepare", ("resolve",), _prompts, prepare),
         Stage("regenerate", ("resolve", "prepare"), _regenerate, regenerate),
-        Stage("extract", ("resolve", "regenerate"), _recipe("extract"), extract),
+        Stage("extract", ("resolve", "regenerate"), _extract, extract),
         Stage("train", ("resolve", "regenerate", "extract"), _train, train),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eagle3.data.words import Hashes, Words, frequent, sequences
+from eagle3.data.words import Hashes, Words, frequent, joined, sequences
 
 LENGTH = 5
 """Words in a sequence."""
@@ -88,7 +88,7 @@ def _groups(sets: list[Hashes]) -> np.ndarray[tuple[int, int], np.dtype[np.int64
         if len(own):
             hashed = own[:, None] * odd + plus  # modulo 2^64; the high half is well mixed
             least_M = (hashed >> np.uint64(32)).min(axis=0)
-            bands[i] = [sequences(band, ROWS)[0] for band in least_M.reshape(BANDS, ROWS)]
+            bands[i] = joined(least_M.reshape(BANDS, ROWS))
     found = np.full((len(sets), BANDS), -1, dtype=np.int64)
     filled = np.array([len(s) > 0 for s in sets], dtype=bool)
     for band in range(BANDS):

@@ -38,12 +38,16 @@ class Words:
 
 def sequences(words: Hashes, length: int) -> Hashes:
     """uint64 [W - length + 1]: a hash for each run of `length` words; none when there are fewer."""
-    count = len(words) - length + 1
-    if count <= 0:
+    if len(words) < length:
         return np.empty(0, dtype=np.uint64)
-    found = np.zeros(count, dtype=np.uint64)
-    for offset in range(length):
-        found = found * _BASE + words[offset : offset + count]
+    return joined(np.lib.stride_tricks.sliding_window_view(words, length))
+
+
+def joined(rows: Hashes) -> Hashes:
+    """uint64 [N] of [N, length]: one hash for the hashes of each row, in their order."""
+    found = np.zeros(len(rows), dtype=np.uint64)
+    for column in rows.T:
+        found = found * _BASE + column
     return found
 
 

@@ -128,9 +128,14 @@ PROBED = [
 
 
 def build(family: Family, folder: Path) -> Path:
-    """Write a target with random weights: its next token depends on the whole context."""
+    """Write a target with random weights."""
     config = CONFIG_MAPPING[family.model_type](**(SIZES | family.config))
-    model = AutoModelForCausalLM.from_config(config)
+    randomised(AutoModelForCausalLM.from_config(config)).save_pretrained(folder)
+    return folder
+
+
+def randomised(model: Any) -> Any:
+    """The model with large weights: its next token depends on the whole context."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -139,5 +144,4 @@ def build(family: Family, folder: Path) -> Path:
                 parameter.copy_(0.3 * noise)
             else:  # norms, biases and sinks, about what they start with
                 parameter.add_(0.2 * noise)
-    model.save_pretrained(folder)
-    return folder
+    return model

@@ -3,6 +3,7 @@ transformers' own forward and `generate`."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    GenerationConfig,
+)
 
 from eagle3.data.architecture import check_structure
 from eagle3.data.batch import Sequence, decode_batch
@@ -22,7 +28,7 @@ from eagle3.decode.linear import speed_up
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft, DraftConfig
 from eagle3.target import Target
-from tests.families import DECODED, PROBED, VOCAB, WINDOW, Family, build
+from tests.families import DECODED, PROBED, SIZES, VOCAB, WINDOW, Family, build, randomised
 
 torch.set_num_threads(1)
 
@@ -157,3 +163,66 @@ def test_a_batch_of_prompts_of_any_length_is_answered_like_generate(built: Built
     sequences = [Sequence(prompt, NEW) for prompt in prompts]
     decode_batch(built.target, sequences, frozenset())
     assert [s.answer for s in sequences] == [greedy(built.stock, p, NEW) for p in prompts]
+
+
+def test_the_text_part_of_an_image_model_is_a_target(tmp_path: Path) -> None:
+    gemma = next(f for f in DECODED if f.model_type == "gemma3_text")
+    config = Gemma3Config(
+        text_config=SIZES | gemma.config,
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+        image_token_index=VOCAB - 1,
+        boi_token_index=VOCAB - 2,
+        eoi_token_index=VOCAB - 3,
+    )
+    randomised(Gemma3ForConditionalGeneration(config)).save_pretrained(tmp_path)
+    text = resolve_checks(tmp_path)
+    assert DraftConfig.for_target(text, LAYERS, VOCAB).hidden_size == 32
+    target, prompt = Target.load(tmp_path), ids(PROMPT)
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    assert Decoder(target).generate(prompt, 8).tokens == greedy(stock, prompt, 8)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])
+def test_half_precision_is_that_of_transformers_but_for_rounding(
+    model_type: str, tmp_path: Path
+) -> None:
+    """The type in which a GPU reads a target."""
+    folder = build(next(f for f in DECODED if f.model_type == model_type), tmp_path)
+    ids_BL = torch.tensor([ids(30)])
+    stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        exact = stock(ids_BL).logits
+        theirs = stock.bfloat16()(ids_BL).logits
+    target = Target.load(folder, torch.bfloat16)
+    assert target.dtype == torch.bfloat16
+    ours = target.logits(target.forward(ids_BL, target.new_cache(30))[0])
+    assert ours.dtype == torch.bfloat16
+    assert (ours - exact).norm() < 1.5 * (theirs - exact).norm() + 1e-6
+
+
+def test_a_draft_reads_raw_embeddings_also_where_the_target_scales_them(built: Built) -> None:
+    """As serving engines do, which share the matrix and not the factor."""
+    prompt = torch.tensor(ids(5))
+    draft = Draft(DraftConfig.for_target(built.target.config, LAYERS, 4), built.target.embed.weight)
+    rows = draft.embed(prompt)
+    assert torch.equal(rows, built.stock.get_input_embeddings().weight[prompt])
+    scale = {"gemma2": 32**0.5, "gemma3_text": 32**0.5}.get(built.family.model_type, 1.0)
+    near(rows * scale, built.stock(prompt[None], output_hidden_states=True).hidden_states[0][0])
+
+
+def test_the_manual_names_every_family_and_how_it_is_tested() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "targets.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| `(\w+)` \| (decoded|compared) \|", text, re.MULTILINE)
+    assert rows == [
+        (family.name, family.model_type, how)
+        for how, families in (("decoded", DECODED), ("compared", PROBED))
+        for family in families
+    ]

@@ -1,8 +1,13 @@
-"""The draft that training begins with: its sizes, its vocabulary, its first weights."""
+"""The draft that training begins with: its sizes, its vocabulary, its first weights.
+
+One decoder layer: the layout that serving engines load (`eagle3.export.official`) has one
+`midlayer` and no name for a second, so more layers could be trained and not served.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,6 +20,7 @@ from eagle3.draft import Draft, DraftConfig
 from eagle3.run import Context
 from eagle3.target import Target
 from eagle3.train.start import start_from_target
+from eagle3.train.warm import warm_draft
 
 
 def new_draft(
@@ -27,6 +33,14 @@ def new_draft(
     """
     torch.manual_seed(ctx.config.recipe.seed)
     train = ctx.config.recipe.train
+    if train.start_from is not None:
+        draft = warm_draft(Path(train.start_from), target, source)
+        ctx.progress.info(
+            f"starting from {train.start_from}: its draft vocabulary of "
+            f"{draft.config.draft_vocab_size} and MLP width of {draft.config.intermediate_size} "
+            "are kept"
+        )
+        return draft
     config = DraftConfig.for_target(
         target.config, source.capture_layers, train.draft_vocab_size, train.intermediate_size
     )
@@ -40,7 +54,7 @@ def new_draft(
         )
     special = {*target.eos_ids(), *open_tokenizer(ctx).all_special_ids}
     draft.set_vocab(vocab.choose(counts_V, config.draft_vocab_size, special))
-    start_from_target(draft, target.head_weight().detach())
+    start_from_target(draft, target.head_weight().detach(), train.head)
     return draft
 
 

@@ -23,14 +23,22 @@ COLUMNS = ("input_ids", "features", "hidden", "argmax", "lse")
 
 
 def non_finite(samples: Iterable[Sample]) -> list[str]:
-    """Ids of the samples whose features, hidden states or log-sum-exps hold NaN or infinity."""
-    return [s.id for s in samples if not all(map(_finite, (s.features, s.hidden, s.lse)))]
+    """Ids of the samples in which anything that the target said is NaN or infinity."""
+    return [s.id for s in samples if not all(map(_finite, _columns(s).values()))]
+
+
+def _columns(sample: Sample) -> dict[str, Tensor]:
+    """A sample's tensors by name."""
+    out = {name: getattr(sample, name) for name in COLUMNS}
+    if sample.top is not None:
+        out |= {"top_ids": sample.top.ids, "top_probs": sample.top.probs}
+    return out
 
 
 def _finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values.sum(dtype=torch.float32))) or bool(
-        torch.isfinite(values).all()  # the sum alone may overflow
-    )
+    if not values.is_floating_point() or bool(values.sum(dtype=torch.float32).isfinite()):
+        return True
+    return bool(values.isfinite().all())  # the sum alone may have overflowed
 
 
 class Guard:
@@ -75,9 +83,9 @@ class Guard:
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
         tensors = {
-            f"{n}.{name}": getattr(sample, name).contiguous()
+            f"{n}.{name}": value.contiguous()
             for n, sample in enumerate(samples)
-            for name in COLUMNS
+            for name, value in _columns(sample).items()
         }
         save_file(tensors, writing / "batch.safetensors")
         facts = [{"id": s.id, "split": s.split, "spans": s.spans} for s in samples]

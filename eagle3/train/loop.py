@@ -6,19 +6,17 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from eagle3.config import TrainConfig
 from eagle3.config.sections import HOUSEKEEPING
-from eagle3.data.features import Sample, SampleRef
+from eagle3.data.features import Sample
 from eagle3.data.local import capture_layers, default_device, target_dir
 from eagle3.data.source import open_source
-from eagle3.errors import BadInput
 from eagle3.export import official
 from eagle3.run import Context, read_manifest
 from eagle3.target import Target
@@ -35,8 +33,11 @@ from eagle3.train.checkpoint import (
 from eagle3.train.evaluate import acceptances, coverage, held_out_loss
 from eagle3.train.guard import Guard, non_finite
 from eagle3.train.labels import Teacher
-from eagle3.train.objective import Objective, objective
+from eagle3.train.objective import Objective, Supervised, score, weights
+from eagle3.train.precision import choose_precision, computing_in
+from eagle3.train.samples import choose
 from eagle3.train.schedule import learning_rate
+from eagle3.train.warm import draft_content
 
 
 def train(ctx: Context) -> None:
@@ -64,16 +65,17 @@ class Trainer:
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = getattr(target.config, "final_logit_softcapping", None)
-        self._choose_samples()
-        self.draft = new_draft(ctx, target, self.source, self.refs)
+        self.samples = choose(self.source, self.config, ctx.progress)
+        self.draft = new_draft(ctx, target, self.source, self.samples.train)
         self.teacher = Teacher.of(self.head_VH, self.draft, self.softcap)
         self.batches = plan_batches(
-            self.refs,
+            self.samples.train,
             self.config.batch_tokens,
             self.config.max_length,
             self.config.epochs,
             ctx.config.recipe.seed,
         )
+        self.steps = math.ceil(len(self.batches) / self.config.accumulate)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.draft.parameters() if p.requires_grad],
             lr=self.config.learning_rate,
@@ -87,18 +89,19 @@ class Trainer:
             "best": None,
             "stale": 0,
             "skipped": [],
+            "precision": choose_precision(self.config.precision, target.device),
             "history": [],
             "recipe": _recipe(ctx),
         }
 
     def run(self) -> None:
         self._resume()
-        total, state, progress = len(self.batches), self.state, self.ctx.progress
+        state, progress, total = self.state, self.ctx.progress, self.steps
         started, before = time.monotonic(), state["seconds"]
         progress.progress(state["step"], total, "step")
-        loaded = self.source.batches(self.batches[state["step"] :])
+        loaded = self.source.batches(self.batches[state["step"] * self.config.accumulate :])
         while state["step"] < total and not self._stale():
-            metrics = self._step(loaded)
+            metrics = self._step(list(islice(loaded, self.config.accumulate)))
             state["step"] += 1
             state["seconds"] = before + time.monotonic() - started
             if state["step"] % self.config.eval_every == 0 or state["step"] == total:
@@ -108,31 +111,13 @@ class Trainer:
                 progress.metrics(state["step"], **metrics)
             progress.progress(state["step"], total, "step")
             if state["step"] < total and not self._stale():
-                self._keep(total)
+                self._keep()
+        if self._stale():
+            progress.info(
+                f"stopped at step {state['step']} of {total}: {state['stale']} evaluations in a "
+                "row found no longer acceptance length"
+            )
         self._finish()
-
-    def _choose_samples(self) -> None:
-        """Training samples that teach, and the held-out ones; those with NaN are left out."""
-        limit = self.config.max_length
-        found = self.source.samples("train")
-        self.refs = [ref for ref in found if teaches(ref, limit)]
-        self.left_out = len(found) - len(self.refs)
-        refs = sorted(self.source.samples("heldout"), key=lambda ref: ref.id)
-        refs = refs[-self.config.eval_samples :]
-        faulty = set(non_finite(self.source.load(ref) for ref in refs))
-        self.heldout = [ref for ref in refs if ref.id not in faulty]
-        if faulty:
-            names = ", ".join(sorted(faulty))
-            self.ctx.progress.warning(
-                f"held-out samples {names} are left out: their features hold NaN or infinity"
-            )
-        if not self.refs or not self.heldout:
-            raise BadInput(
-                f"training needs answers of both splits: {len(self.refs)} training samples (and "
-                f"{self.left_out} whose answer is of one token, or begins beyond train.max_length "
-                f"{limit}) and {len(self.heldout)} held-out ones",
-                "add prompts, or raise train.max_length",
-            )
 
     def _resume(self) -> None:
         folder = latest_checkpoint(self.work)
@@ -147,35 +132,25 @@ class Trainer:
             self.ctx.progress.warning,
         )
 
-    def _pack(self, samples: list[Sample]) -> Batch:
-        cut = [_cut(sample, self.config.max_length) for sample in samples]
-        return pack(cut, self.config.ttt_steps, device=self.head_VH.device)
+    def _step(self, groups: list[list[Sample]]) -> dict[str, float]:
+        """One optimiser step; its metrics, none when its batch had to be left out.
 
-    def _step(self, loaded: Iterator[list[Sample]]) -> dict[str, float]:
-        """One optimiser step; its metrics, none when its batch had to be left out."""
-        index, samples = self.state["step"], next(loaded)
-        self.state["tokens"] += sum(min(len(s.input_ids), self.config.max_length) for s in samples)
+        Args:
+            groups: the samples of each forward; their gradients add up.
+        """
+        index, limit = self.state["step"], self.config.max_length
+        samples = [sample for group in groups for sample in group]
+        self.state["tokens"] += sum(min(len(sample.input_ids), limit) for sample in samples)
         faulty = non_finite(samples)
         if faulty:
             reason = f"features of {', '.join(faulty)} hold NaN or infinity"
             self.guard.skip(index + 1, samples, reason)
             return {}
-        rate = learning_rate(self.config, index, len(self.batches))
+        rate = learning_rate(self.config, index, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.draft.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        result = objective(
-            self.draft,
-            self.teacher,
-            self._pack(samples),
-            self.config.step_decay,
-            self.config.loss,
-            self.config.loss_per,
-        )
-        loss, norm = float(result.loss.detach()), 0.0
-        if math.isfinite(loss):
-            norm = self._backward(result.loss)
+        result, norm = self._gradients([self._pack(group) for group in groups])
+        loss = float(result.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             reason = f"the loss is {loss} and the gradient's norm is {norm}"
             self.guard.skip(index + 1, samples, reason)
@@ -183,20 +158,38 @@ class Trainer:
         self.optimizer.step()
         return _step_metrics(result) | {"train/grad_norm": norm, "train/learning_rate": rate}
 
-    def _backward(self, loss: Tensor) -> float:
-        """Gradients, clipped; returns their norm before that."""
-        torch.autograd.backward(loss)
-        norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), self.config.grad_clip)
-        return float(norm)
+    def _pack(self, samples: list[Sample]) -> Batch:
+        cut = [sample.first(self.config.max_length) for sample in samples]
+        return pack(cut, self.config.ttt_steps, device=self.head_VH.device)
+
+    def _gradients(self, batches: list[Batch]) -> tuple[Objective, float]:
+        """Gradients of the batches' loss, clipped, and their norm before that.
+
+        Rows are weighted over all batches together: how a step is cut into them changes nothing.
+        """
+        config = self.config
+        self.draft.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = [Supervised.of(self.draft, batch) for batch in batches]
+        shares = weights(parts, config.ttt_steps, config.step_decay, config.loss_per)
+        results = []
+        for batch, part, share in zip(batches, parts, shares, strict=True):
+            with computing_in(self.state["precision"], self.head_VH.device):
+                result = score(self.draft, self.teacher, batch, part, share, config.loss)
+            torch.autograd.backward(result.loss)
+            results.append(result.detach())
+        norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), config.grad_clip)
+        return Objective.total(results), float(norm)
 
     def _evaluate(self) -> dict[str, float]:
         self.draft.eval()
-        config, samples = self.config, [self.source.load(ref) for ref in self.heldout]
+        config = self.config
+        samples = [self.source.load(ref) for ref in self.samples.heldout]
         found, deep = acceptances(self.draft, samples, (self.depth, config.ttt_steps))
         loss = held_out_loss(
             self.draft,
             self.teacher,
-            [_cut(sample, config.max_length) for sample in samples],
+            [sample.first(config.max_length) for sample in samples],
             config.ttt_steps,
             config.step_decay,
             config.loss,
@@ -222,7 +215,7 @@ class Trainer:
         patience = self.config.patience
         return patience is not None and self.state["stale"] >= patience
 
-    def _keep(self, total: int) -> None:
+    def _keep(self) -> None:
         """A checkpoint where one is due, and the end of this process where that was asked for."""
         step, stopping = self.state["step"], self.ctx.stop.is_set()
         if stopping or step % self.config.checkpoint_every == 0:
@@ -237,52 +230,42 @@ class Trainer:
             path = folder.relative_to(self.ctx.run).as_posix()
             self.ctx.progress.emit("checkpoint", step=step, path=path)
         if stopping:
-            self.ctx.check_stop(f"a checkpoint of step {step} of {total} was kept")
+            self.ctx.check_stop(f"a checkpoint of step {step} of {self.steps} was kept")
 
     def _finish(self) -> None:
-        best: Path = self.work / "best"
-        shutil.copytree(best, self.ctx.out / "draft", dirs_exist_ok=True)
-        lines = "".join(json.dumps(row) + "\n" for row in self.state["history"])
+        """The best draft, the history and the summary."""
+        state, best = self.state, self.state["best"]
+        shutil.copytree(self.work / "best", self.ctx.out / "draft", dirs_exist_ok=True)
+        lines = "".join(json.dumps(row) + "\n" for row in state["history"])
         (self.ctx.out / "history.jsonl").write_text(lines)
-        draft = official.load(best, self.draft.embed_VH)
-        samples = [self.source.load(ref) for ref in self.heldout]
-        share = coverage(samples, draft, self.head_VH, self.softcap)
-        cut = sum(ref.length > self.config.max_length for ref in self.refs)
-        if self._stale():
-            self.ctx.progress.info(
-                f"stopped at step {self.state['step']} of {len(self.batches)}: no longer accepted "
-                f"on held-out answers in {self.state['stale']} evaluations"
-            )
+        draft = official.load(self.work / "best", self.draft.embed_VH)
+        heldout = [self.source.load(ref) for ref in self.samples.heldout]
         self.ctx.summary |= {
-            "steps": self.state["step"],
-            "steps_planned": len(self.batches),
-            "best_step": self.state["best"]["step"],
-            "acceptance_length": round(self.state["best"]["acceptance_length"], 4),
-            "acceptance_by_position": [
-                round(x, 4) for x in self.state["best"]["acceptance_by_position"]
-            ],
+            "steps": state["step"],
+            "steps_planned": self.steps,
+            "best_step": best["step"],
+            "acceptance_length": round(best["acceptance_length"], 4),
+            "acceptance_by_position": [round(x, 4) for x in best["acceptance_by_position"]],
             "depth": self.depth,
-            "n_alpha": [round(x, 4) for x in self.state["best"]["n_alpha"]],
-            "coverage": round(share, 4),
+            "n_alpha": [round(x, 4) for x in best["n_alpha"]],
+            "coverage": round(coverage(heldout, draft, self.head_VH, self.softcap), 4),
+            "precision": self.state["precision"],
             "parameters": sum(p.numel() for p in draft.parameters()),
-            "train_samples": len(self.refs),
-            "samples_cut": cut,
-            "samples_left_out": self.left_out,
-            "batches_skipped": len(self.state["skipped"]),
-            "train_tokens": self.state["tokens"],
-            "tokens_per_s": round(self.state["tokens"] / max(1e-9, self.state["seconds"]), 1),
+            "train_samples": len(self.samples.train),
+            "samples_cut": self.samples.cut,
+            "samples_left_out": self.samples.left_out,
+            "batches_skipped": len(state["skipped"]),
+            "train_tokens": state["tokens"],
+            "tokens_per_s": round(state["tokens"] / max(1e-9, state["seconds"]), 1),
         }
-
-
-def teaches(ref: SampleRef, limit: int) -> bool:
-    """Whether a row of its first `limit` is supervised: an answer's first token and its second."""
-    return any(min(end, limit) - start >= 2 for start, end in ref.spans)
 
 
 def _recipe(ctx: Context) -> dict[str, Any]:
     """What decides the result, by dotted name: a checkpoint goes on only where all of it agrees."""
     recipe = ctx.config.recipe
     section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
+    if recipe.train.start_from is not None:
+        section["start_from"] = draft_content(Path(recipe.train.start_from))
     return flat({"train": section}) | {
         "seed": recipe.seed,
         "benchmark.depth": recipe.benchmark.depth,
@@ -290,25 +273,9 @@ def _recipe(ctx: Context) -> dict[str, Any]:
     }
 
 
-def _cut(sample: Sample, limit: int) -> Sample:
-    """The first `limit` rows of a sample; spans end there too."""
-    if len(sample.input_ids) <= limit:
-        return sample
-    return Sample(
-        id=sample.id,
-        split=sample.split,
-        input_ids=sample.input_ids[:limit],
-        features=sample.features[:limit],
-        hidden=sample.hidden[:limit],
-        argmax=sample.argmax[:limit],
-        lse=sample.lse[:limit],
-        spans=[(a, min(b, limit)) for a, b in sample.spans if a < limit],
-    )
-
-
 def _step_metrics(result: Objective) -> dict[str, float]:
     hits = {
         f"train/acc_step_{k}": h / max(1, n)
         for k, (h, n) in enumerate(zip(result.hits, result.rows, strict=True))
     }
-    return {"train/loss": float(result.loss.detach()), **hits}
+    return {"train/loss": float(result.loss), **hits}

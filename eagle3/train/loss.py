@@ -133,8 +133,8 @@ class _Block:
         index = rows.index_R[part]
         self.positions = slice(int(index[0]), int(index[-1]) + 1)
         self.index_r = index - index[0]
-        columns = max(1, ELEMENTS // ROWS)
-        self.spans = [slice(i, i + columns) for i in range(0, len(head_DH), columns)]
+        columns, width = max(1, ELEMENTS // ROWS), len(head_DH)
+        self.spans = [slice(i, min(i + columns, width)) for i in range(0, width, columns)]
         self._only: tuple[Tensor, Tensor] | None = None
         self._normalise()
 

@@ -10,7 +10,7 @@ all steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -99,18 +99,19 @@ class Objective:
     """Rows that count at each step."""
     outside: list[int]
 
-    def __add__(self, other: Objective) -> Objective:
-        """Of two parts of one optimiser step."""
-        return Objective(
-            self.loss + other.loss,
-            [a + b for a, b in zip(self.step_loss, other.step_loss, strict=True)],
-            [a + b for a, b in zip(self.hits, other.hits, strict=True)],
-            [a + b for a, b in zip(self.rows, other.rows, strict=True)],
-            [a + b for a, b in zip(self.outside, other.outside, strict=True)],
+    @classmethod
+    def total(cls, parts: Sequence[Objective]) -> Objective:
+        """Of the parts of one optimiser step."""
+        return cls(
+            torch.stack([part.loss for part in parts]).sum(),
+            [sum(step) for step in zip(*(part.step_loss for part in parts), strict=True)],
+            [sum(step) for step in zip(*(part.hits for part in parts), strict=True)],
+            [sum(step) for step in zip(*(part.rows for part in parts), strict=True)],
+            [sum(step) for step in zip(*(part.outside for part in parts), strict=True)],
         )
 
     def detach(self) -> Objective:
-        return Objective(self.loss.detach(), self.step_loss, self.hits, self.rows, self.outside)
+        return replace(self, loss=self.loss.detach())
 
 
 def score(

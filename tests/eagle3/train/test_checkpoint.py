@@ -9,13 +9,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from eagle3 import cli
+from eagle3.data.features import Sample
 from eagle3.errors import BadInput, Stopped
 from eagle3.run import current
 from eagle3.train import checkpoint
@@ -39,9 +39,9 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> b
 def before_step(act: Callable[[Trainer], None], monkeypatch: pytest.MonkeyPatch) -> None:
     step = Trainer._step
 
-    def acting(self: Trainer, loaded: Any) -> dict[str, float]:
+    def acting(self: Trainer, groups: list[list[Sample]]) -> dict[str, float]:
         act(self)
-        return step(self, loaded)
+        return step(self, groups)
 
     monkeypatch.setattr(Trainer, "_step", acting)
 

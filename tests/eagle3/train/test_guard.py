@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from eagle3.data.features import FeatureStore, Sample, SampleRef
+from eagle3.data.features import Sample, SampleRef
+from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput
 from eagle3.run import current
+from eagle3.train.batch import Batch
 from eagle3.train.guard import non_finite
 from eagle3.train.loop import Trainer
+from eagle3.train.objective import Objective
 from tests.eagle3.train.random_draft import random_sample
 from tests.eagle3.train.stage import change_recipe, run_train
 
@@ -25,9 +27,11 @@ def spoil(monkeypatch: pytest.MonkeyPatch, sample_id: str) -> None:
 
     def spoiled(self: FeatureStore, ref: SampleRef) -> Sample:
         sample = load(self, ref)
-        if ref.id == sample_id:
-            sample.features[3, 1] = float("nan")
-        return sample
+        if ref.id != sample_id:
+            return sample
+        features = sample.features.clone()
+        features[3, 1] = float("nan")
+        return replace(sample, features=features)
 
     monkeypatch.setattr(FeatureStore, "load", spoiled)
 
@@ -67,16 +71,16 @@ def test_too_many_such_batches_are_an_error_that_names_the_last(
 def test_a_gradient_that_is_not_finite_changes_no_weight(
     extracted: Path, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    backward = Trainer._backward
+    gradients = Trainer._gradients
     seen: list[dict[str, torch.Tensor]] = []
 
-    def broken(self: Trainer, loss: Any) -> float:
-        norm = backward(self, loss)
+    def broken(self: Trainer, batches: list[Batch]) -> tuple[Objective, float]:
+        result, norm = gradients(self, batches)
         if self.state["step"] in (2, 3):
             seen.append({n: p.detach().clone() for n, p in self.draft.named_parameters()})
-        return value if self.state["step"] == 2 else norm
+        return result, value if self.state["step"] == 2 else norm
 
-    monkeypatch.setattr(Trainer, "_backward", broken)
+    monkeypatch.setattr(Trainer, "_gradients", broken)
     summary, printed = run_train(extracted, f"gradient {value}")
     assert summary["batches_skipped"] == 1
     assert f"the gradient's norm is {value}" in printed

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from eagle3.config import TrainConfig
 from eagle3.data.features import SampleRef
 from eagle3.errors import BadInput
 from eagle3.run import current, read_manifest
 from eagle3.train.evaluate import Acceptance
-from eagle3.train.loop import teaches
+from eagle3.train.samples import teaches
 from eagle3.train.schedule import learning_rate
+from eagle3.train.start import HEAD_SCALE, Head, start_from_target
+from tests.eagle3.train.random_draft import random_draft
 from tests.eagle3.train.stage import change_recipe, run_train
 
 
@@ -45,7 +48,7 @@ def test_a_sample_that_teaches_nothing_is_left_out() -> None:
 def test_a_target_that_ends_every_answer_at_once(
     extracted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eagle3.train.loop.teaches", lambda ref, limit: False)
+    monkeypatch.setattr("eagle3.train.samples.teaches", lambda ref, limit: False)
     with pytest.raises(BadInput, match="0 training samples"):
         run_train(extracted, "nothing")
 
@@ -74,6 +77,27 @@ def test_it_stops_when_nothing_improves(extracted: Path, monkeypatch: pytest.Mon
     assert (summary["steps"], summary["best_step"], summary["acceptance_length"]) == (16, 8, 2.0)
     assert summary["steps_planned"] > 16
     assert "stopped at step 16" in printed
+
+
+def test_gradients_of_several_forwards_make_one_step(extracted: Path) -> None:
+    whole, _ = run_train(extracted, "whole")
+    change_recipe(extracted, accumulate=3)
+    summary, _ = run_train(extracted, "accumulate")
+    change_recipe(extracted, accumulate=1)
+    assert summary["steps"] == -(-whole["steps"] // 3)
+    assert summary["train_tokens"] == whole["train_tokens"]
+
+
+@pytest.mark.parametrize("head", ["random", "target", "target_rescaled"])
+def test_the_head_starts_as_the_recipe_says(head: Head) -> None:
+    draft = random_draft()
+    head_VH = torch.randn(40, 16)
+    start_from_target(draft, head_VH, head)
+    copied = torch.equal(draft.lm_head.weight, head_VH[5:35])
+    assert copied == (head != "random")
+    assert float(draft.norm.weight.detach()[0]) == pytest.approx(
+        HEAD_SCALE if head == "target_rescaled" else 1.0
+    )
 
 
 @pytest.mark.parametrize("loss", ["tv", "lk_alpha", "lk_lambda"])

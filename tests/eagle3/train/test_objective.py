@@ -12,7 +12,7 @@ from eagle3.draft import Draft
 from eagle3.train.batch import Batch, pack
 from eagle3.train.evaluate import Acceptance, acceptances, chain_acceptance, held_out_loss
 from eagle3.train.labels import Teacher
-from eagle3.train.objective import Per, Supervised, objective, score, weights
+from eagle3.train.objective import Objective, Per, Supervised, objective, score, weights
 from eagle3.train.ttt import unroll
 from tests.eagle3.train.random_draft import random_draft, random_sample
 
@@ -81,12 +81,20 @@ def test_parts_of_a_step_add_up_to_the_whole(per: Per) -> None:
     batches = [pack([sample], 3, torch.float64) for sample in samples()]
     parts = [Supervised.of(draft, batch) for batch in batches]
     shares = weights(parts, 3, DECAY, per)
-    first, second = (
-        score(draft, teacher, batch, part, share)
-        for batch, part, share in zip(batches, parts, shares, strict=True)
+    both = Objective.total(
+        [
+            score(draft, teacher, batch, part, share)
+            for batch, part, share in zip(batches, parts, shares, strict=True)
+        ]
     )
-    both = first + second
     torch.testing.assert_close(both.loss, whole.loss)
+    parameters = [p for p in draft.parameters() if p.requires_grad]
+    for found, expected in zip(
+        torch.autograd.grad(both.loss, parameters),
+        torch.autograd.grad(whole.loss, parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert (both.hits, both.rows, both.outside) == (whole.hits, whole.rows, whole.outside)
 
 

@@ -3,6 +3,7 @@
     eagle3 init RUN --target demo --recipe quick
     eagle3 run RUN                (or one stage: eagle3 train RUN)
     eagle3 report RUN
+    eagle3 preview RUN            (what it trains on: masks, truncation, draft vocabulary)
     eagle3 plan TARGET            (what it would take, before anything is fetched)
 
 A stage prints JSON lines; a person at a terminal gets `eagle3 run` with readable lines. Exit codes:
@@ -28,7 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from pydantic import ValidationError
 
-from eagle3 import clean_cli, plan_cli
+from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("report", "write RUN/report/", _report)
     plan_cli.register(commands)
     clean_cli.register(commands)
+    preview_cli.register(commands)
     return parser
 
 

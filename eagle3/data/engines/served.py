@@ -18,14 +18,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.data.batch import Sequence
-from eagle3.data.chat import encode, prompt_ids
+from eagle3.data.chat import encode
 from eagle3.data.engines.client import Client
 from eagle3.data.engines.completions import WAYS, Dialect, Reader, written
-from eagle3.data.records import Prompt
 from eagle3.errors import BadInput
 from eagle3.target import Target
 
-PROBES, PROBE_TOKENS = 8, 32
+PROBE_TOKENS = 32
 
 TIE = 0.5
 """Most by which the target may prefer its own first choice to the server's token, in nats."""
@@ -62,20 +61,18 @@ async def ask(
     model: str | None,
     tokenizer: PreTrainedTokenizerBase,
     target: Target,
-    prompts: list[Prompt],
+    prompts: list[list[int]],
 ) -> Served:
-    """Find the model, how the server takes and gives tokens, and its continuations.
+    """Find the model, how the server takes and gives tokens, and its continuations of prompts.
 
     Raises:
         BadInput: it serves no such model, tokenises in another way, or its answers cannot be read.
     """
     name, context = await client.get("models", lambda reply: _chosen(reply, model, client.base_url))
-    chosen = sorted(prompts, key=lambda p: (p.split != "heldout", p.prompt_tokens, p.id))[:PROBES]
-    rendered = [prompt_ids(tokenizer, p.turns()[0]) for p in chosen]
-    texts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in rendered]
+    texts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in prompts]
     checked = await _check_tokenizer(client, name, tokenizer, [*texts, SAMPLE])
     room = target.context
-    sequences = [Sequence(ids, min(PROBE_TOKENS, room - len(ids))) for ids in rendered]
+    sequences = [Sequence(ids, min(PROBE_TOKENS, room - len(ids))) for ids in prompts]
     reader = await _reader(client, name, tokenizer, target, sequences[0])
     answers = await asyncio.gather(*(written(client, reader, s) for s in sequences))
     probes = [

@@ -26,6 +26,8 @@ from eagle3.target import Target
 
 T = TypeVar("T")
 
+PROBES = 8
+"""Prompts by which the server's model is told from others."""
 POLL_S = 0.2
 """How soon TERM is noticed."""
 QUEUE_S, TOKEN_S = 120.0, 1.0
@@ -68,7 +70,9 @@ class Server:
         """Make sure that the server serves the target, with room for the prompts."""
         target, self._target = self._target, None
         assert target is not None
-        served = asyncio.run(self._watched(self._ask(target, prompts), ledger))
+        shortest = sorted(prompts, key=lambda p: (p.split != "heldout", p.prompt_tokens, p.id))
+        probes = [ledger.open(prompt).ids for prompt in shortest[:PROBES]]
+        served = asyncio.run(self._watched(self._ask(target, probes), ledger))
         self.ctx.summary["served"] = judge(served, target, self.tokenizer, ledger.check_stop)
         del target
         if torch.cuda.is_available():
@@ -84,9 +88,9 @@ class Server:
             ledger.context = min(ledger.context, served.context)
         return served
 
-    async def _ask(self, target: Target, prompts: list[Prompt]) -> Served:
+    async def _ask(self, target: Target, probes: list[list[int]]) -> Served:
         async with self._client() as client:
-            return await ask(client, self.config.model, self.tokenizer, target, prompts)
+            return await ask(client, self.config.model, self.tokenizer, target, probes)
 
     async def _write(self, reader: Reader, ledger: Ledger, line: Line) -> None:
         async with self._client() as client:

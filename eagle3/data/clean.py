@@ -78,12 +78,15 @@ def asked(prompt: RawPrompt) -> list[str]:
 
 def told(left_out: list[LeftOut], what: str, verb: str) -> str:
     """A warning that names the first few."""
-    examples = [
-        f"{x.prompt.where} {verb} {x.other.where} ({x.share:.0%})" for x in left_out[:EXAMPLES]
-    ]
-    return (
-        f"{len(left_out)} {what}: {'; '.join(examples)}{'; …' if len(left_out) > EXAMPLES else ''}"
-    )
+    examples = []
+    for x in left_out[:EXAMPLES]:
+        share = f" ({x.share:.0%})" if x.share < 1 else ""
+        file, _, row = x.other.where.rpartition(", ")
+        other = row if x.prompt.where.startswith(f"{file}, ") else x.other.where
+        examples.append(f"{x.prompt.where} {verb} {other}{share}")
+    if len(left_out) > EXAMPLES:
+        examples.append("…")
+    return f"{len(left_out)} {what}: {'; '.join(examples)}"
 
 
 def _without(prompts: list[RawPrompt], left_out: list[LeftOut]) -> list[RawPrompt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -97,7 +98,7 @@ def _json_rows(file: Path) -> Rows:
         raise BadInput(
             f"{file} is not text", f"expected JSONL in UTF-8, lines of {EXPECTED}"
         ) from None
-    if file.suffix == ".json" and text.lstrip().startswith("["):
+    if re.match(r"\s*\[\s*\{", text):
         items = _json(str(file), text)
         if isinstance(items, ValueError):
             raise BadInput(str(items), "expected a list of objects, or one object a line")

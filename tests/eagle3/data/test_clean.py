@@ -22,8 +22,7 @@ def test_a_near_copy_is_counted_and_named(make_run, tmp_path, tiny, lines):
     lines += [{"prompt": long}, {"prompt": f"{long} t9"}]
     run = make_run(source=write_prompts(tmp_path / "p.jsonl", lines))
     assert run.run("resolve", "prepare")["near_duplicates"] == 1
-    assert "p.jsonl, line 22 nearly repeats" in warnings(run)
-    assert "line 21 (97%)" in warnings(run)
+    assert "p.jsonl, line 22 nearly repeats line 21 (97%)" in warnings(run)
     kept = make_run(source=tmp_path / "p.jsonl", prompts={"near_duplicates": None})
     assert kept.run("prepare")["near_duplicates"] == 0
 
@@ -55,7 +54,7 @@ def test_training_prompts_that_hold_a_heldout_or_excluded_one_are_counted_and_na
     summary = run.run("resolve", "prepare")
     assert (summary["contaminated"], summary["excluded"], summary["train"]) == (2, 1, 20)
     assert "line 21 holds the held-out or excluded" in warnings(run)
-    assert "bench.jsonl, line 1 (100%)" in warnings(run)
+    assert "bench.jsonl, line 1;" in warnings(run)
 
 
 def test_a_share_of_bad_rows_is_left_out_counted_and_named(make_run, tmp_path, tiny, lines):

@@ -54,13 +54,14 @@ def test_parquet_is_known_by_its_first_bytes(tmp_path: Path):
     assert contents(prompts(path)) == ["a"]
 
 
-def test_a_json_list_is_read_item_by_item(tmp_path: Path):
-    path = tmp_path / "share.json"
+@pytest.mark.parametrize("name", ["share.json", "brought.jsonl"])
+def test_a_json_list_is_read_item_by_item(tmp_path: Path, name: str):
+    path = tmp_path / name
     path.write_text(json.dumps([{"conversations": [{"from": "human", "value": "a"}]}, {"x": 1}]))
-    with pytest.raises(BadInput, match=r"share\.json, item 1: has x"):
+    with pytest.raises(BadInput, match=rf"{name}, item 1: has x"):
         prompts(path)
     path.write_text('[{"prompt": "a"')
-    with pytest.raises(BadInput, match=r"share\.json: not JSON"):
+    with pytest.raises(BadInput, match=rf"{name}: not JSON"):
         prompts(path)
 
 

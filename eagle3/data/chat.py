@@ -33,6 +33,12 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return ids
 
 
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Ids of special tokens: those that have a name, and those that are marked as special."""
+    marked = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return frozenset(marked | set(tokenizer.all_special_ids))
+
+
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Tools = None
 ) -> list[int]:

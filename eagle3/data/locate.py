@@ -14,6 +14,8 @@ from typing import Self
 
 from transformers import PreTrainedTokenizerBase
 
+from eagle3.data.chat import special_ids
+
 
 def locate(
     tokenizer: PreTrainedTokenizerBase, text: str, ranges: list[tuple[int, int]]
@@ -29,7 +31,7 @@ def locate(
         divided; such a token counts as prompt.
     """
     whole = _Tokens.of(tokenizer, text)
-    special = set(tokenizer.all_special_ids)
+    special = special_ids(tokenizer)
     spans: list[tuple[int, int]] = []
     merged = 0
     for start, end in ranges:
@@ -72,7 +74,7 @@ def _serve(
     whole: _Tokens,
     text: str,
     answer: tuple[int, int],
-    special: set[int],
+    special: frozenset[int],
     done: int,
 ) -> int | None:
     """Give the prompt of an answer the tokens that it has when it is served.

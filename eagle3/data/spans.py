@@ -20,9 +20,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from eagle3.data.chat import Tools, render
+from eagle3.data.chat import Tools, render, special_ids
 from eagle3.data.locate import locate
 from eagle3.data.records import Message
+from eagle3.data.said import common, find, parts, said
 
 EMPTY = "the answer is empty"
 UNASKED = "nothing was asked before the answer"
@@ -94,7 +95,8 @@ class Reader:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> None:
         self.tokenizer = tokenizer
         self.ends = _strings(tokenizer, end_ids)
-        self.marks = self.ends | _strings(tokenizer, frozenset(tokenizer.all_special_ids))
+        self.marks = self.ends | _strings(tokenizer, special_ids(tokenizer))
+        self._calls_as_text = False
 
     def read(self, messages: list[Message], tools: Tools = None) -> Reading:
         """Samples in which every answer that can be supervised is supervised once."""
@@ -125,7 +127,7 @@ class Reader:
     def _answer(self, history: list[Message], message: Message, tools: Tools) -> Answer:
         if not any(m["role"] in ("user", "tool") for m in history):
             raise Refused(UNASKED)
-        if not any(_pieces(message)) and not message.get("tool_calls"):
+        if not any(parts(message)) and not message.get("tool_calls"):
             raise Refused(EMPTY)
         prompt = self._render(history, tools, prompt=True)
         whole = self._render([*history, message], tools)
@@ -134,7 +136,7 @@ class Reader:
         start = len(prompt) if whole.startswith(prompt) else None
         if start is None:
             start = self._aligned(history, message, prompt, whole, tools)
-        end = None if start is None else _said(whole[start:], message)
+        end = None if start is None else said(whole[start:], message)
         if start is None or end is None:
             return self._as_written(history, message, prompt, whole, tools)
         turn = whole[start:]
@@ -149,7 +151,7 @@ class Reader:
         if "endgeneration" not in template:
             return None
         _, [ranges] = render_jinja_template(
-            conversations=[messages],
+            conversations=[self._spoken(messages)],
             tools=tools,
             chat_template=template,
             return_assistant_tokens_mask=True,
@@ -158,7 +160,7 @@ class Reader:
         if not ranges or not whole.startswith(prompt):
             return None
         start, stop = ranges[-1]
-        if _said(whole[start:stop], messages[-1]) is None:
+        if said(whole[start:stop], messages[-1]) is None:
             return None
         return Answer(whole[:stop], start, any(whole[:stop].endswith(mark) for mark in self.marks))
 
@@ -169,16 +171,16 @@ class Reader:
         longest end of the prompt that it holds, the whole generation prompt at least, and with
         nothing but white space before the answer's first words."""
         asked = self._render(history, tools)
-        least = max(1, len(prompt) - _common(asked, prompt))
-        first = next(filter(None, _pieces(message)), "")
+        least = max(1, len(prompt) - common(asked, prompt))
+        first = next(filter(None, parts(message)), "")
         best, found = least - 1, None
-        said = whole.find(first) if first else -1
-        while said >= 0:
-            for at in range(len(whole[:said].rstrip()), said + 1):
-                shared = _common(whole[:at][::-1], prompt[::-1])
+        begins = whole.find(first) if first else -1
+        while begins >= 0:
+            for at in range(len(whole[:begins].rstrip()), begins + 1):
+                shared = common(whole[:at][::-1], prompt[::-1])
                 if shared > best:
                     best, found = shared, at
-            said = whole.find(first, said + 1)
+            begins = whole.find(first, begins + 1)
         return found
 
     def _as_written(
@@ -191,15 +193,17 @@ class Reader:
             Refused: what is missing from the rendering is not that.
         """
         if message.get("tool_calls"):
-            rest = _said(whole, {**message, "tool_calls": []})
+            if said(whole, message) is not None:
+                raise Refused(OTHER_START)
+            rest = said(whole, {**message, "tool_calls": []})
             raise Refused(REWRITTEN if rest is None else NO_TOOLS)
-        reasoning, content = _pieces(message)
+        reasoning, content = parts(message)
         text = f"{THINK}\n{reasoning}\n{THOUGHT}\n\n{content}" if reasoning else content
         if not text.startswith(THINK) or THOUGHT not in text:
-            raise Refused(REWRITTEN if _find(whole, content, 0) is None else OTHER_START)
+            raise Refused(REWRITTEN if find(whole, content, 0) is None else OTHER_START)
         if reasoning:
             plain = self._render([*history, {"role": "assistant", "content": text}], tools)
-            if _find(plain, text, _common(prompt, plain)) is not None:
+            if find(plain, text, common(prompt, plain)) is not None:
                 raise Refused(NO_REASONING)
         opened = prompt.rstrip()
         if opened.endswith(THOUGHT):
@@ -208,69 +212,70 @@ class Reader:
             text = text[len(THINK) :]
             text = text if opened == prompt else text.lstrip("\n")
         shown = text.rpartition(THOUGHT)[2].strip()
-        end = _find(whole, shown, _common(prompt, whole)) if shown else None
+        end = find(whole, shown, common(prompt, whole)) if shown else None
         if end is None:
             return Answer(prompt + text, len(prompt), False)
         stop, ended = self._end_of_turn(whole[end:], 0, False)
         return Answer(prompt + text.rstrip() + whole[end : end + stop], len(prompt), ended)
 
-    def _end_of_turn(self, turn: str, said: int, calls: bool) -> tuple[int, bool]:
+    def _end_of_turn(self, turn: str, least: int, calls: bool) -> tuple[int, bool]:
         """Where a turn ends: with the first mark after all that it says, or before the white space
         at its end where it has no mark.
 
         Marks of tool calls are special tokens too, so that of a turn with calls only the target's
         own ends count, or else the last mark.
         """
-        places = {mark: turn.find(mark, said) for mark in (self.ends if calls else self.marks)}
+        places = {mark: turn.find(mark, least) for mark in (self.ends if calls else self.marks)}
         found = [at + len(mark) for mark, at in places.items() if at >= 0]
         if not found and calls:
-            found = [at + len(mark) for mark in self.marks if (at := turn.rfind(mark)) >= said]
+            found = [at + len(mark) for mark in self.marks if (at := turn.rfind(mark)) >= least]
             found = [max(found)] if found else []
         if found:
             return min(found), True
-        return max(said, len(turn.rstrip())), False
+        return max(least, len(turn.rstrip())), False
 
     def _render(self, messages: list[Message], tools: Tools, prompt: bool = False) -> str:
+        """Render. Whether a template wants the arguments of tool calls as an object or as text is
+        found out by the first one: it fails, or shows an object as Python does."""
+        arguments = [c["function"]["arguments"] for m in messages for c in m.get("tool_calls", [])]
         try:
-            return render(self.tokenizer, messages, tools, prompt=prompt)
+            text = self._rendered(messages, tools, prompt)
+            if self._calls_as_text or not any(a and str(a) in text for a in arguments):
+                return text
+        except Refused:
+            if self._calls_as_text or not arguments:
+                raise
+        self._calls_as_text = True
+        try:
+            return self._rendered(messages, tools, prompt)
+        except Refused:
+            self._calls_as_text = False
+            raise
+
+    def _rendered(self, messages: list[Message], tools: Tools, prompt: bool) -> str:
+        try:
+            return render(self.tokenizer, self._spoken(messages), tools, prompt=prompt)
         except MemoryError:
             raise
         except Exception as e:  # a template is a program: it may fail in any way
             raise Refused(FAILED + (" ".join(str(e).split()) or type(e).__name__)) from None
 
-
-def _pieces(message: Message) -> tuple[str, str]:
-    """What an answer says: its reasoning, where it stands apart, and its content."""
-    return message.get("reasoning_content", "").strip(), message["content"].strip()
-
-
-def _said(text: str, message: Message) -> int | None:
-    """The end of what the answer says in a rendering; None where a part of it is missing."""
-    end: int | None = 0
-    for piece in _pieces(message):
-        if piece and end is not None:
-            end = _find(text, piece, end)
-    for call in message.get("tool_calls", []):
-        found = _find(text, str(call["function"]["name"]), 0)
-        end = None if end is None or found is None else max(end, found)
-    return end
+    def _spoken(self, messages: list[Message]) -> list[Message]:
+        """The messages, with the arguments of tool calls as the template wants them."""
+        if not self._calls_as_text:
+            return messages
+        return [
+            {**m, "tool_calls": _as_text(m["tool_calls"])} if m.get("tool_calls") else m
+            for m in messages
+        ]
 
 
-def _common(a: str, b: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next(
-        (k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-
-
-def _find(text: str, piece: str, start: int) -> int | None:
-    """Where the first copy of `piece` in `text` ends, white space aside."""
-    if (at := text.find(piece, start)) >= 0:
-        return at + len(piece)
-    spots = [k for k in range(start, len(text)) if not text[k].isspace()]
-    plain, wanted = "".join(text[k] for k in spots), "".join(piece.split())
-    at = plain.find(wanted)
-    return None if at < 0 else spots[at + len(wanted) - 1] + 1
+def _as_text(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for call in calls:
+        text = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        found.append({**call, "function": {**call["function"], "arguments": text}})
+    return found
 
 
 def _strings(tokenizer: PreTrainedTokenizerBase, ids: frozenset[int]) -> set[str]:

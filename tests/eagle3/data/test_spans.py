@@ -27,6 +27,7 @@ WRITTEN: dict[str, Callable[[str], str]] = {
     "mistral": lambda text: " " + text.strip() + "</s>",
     "gemma": lambda text: text.strip() + "<end_of_turn>",
     "phi3": lambda text: text + "<|end|>",
+    "deepseek_v3": lambda text: text + "<｜end▁of▁sentence｜>",
     "qwen3": lambda text: "<think>\n\n</think>\n\n" + text.lstrip("\n") + "<|im_end|>",
     "plain": lambda text: text.rstrip(),
 }
@@ -58,9 +59,10 @@ def read(shape: str, messages: list[dict[str, Any]], kind: str = "exact", **more
 
 
 def written(shape: str, reading: Reading, kind: str = "exact") -> list[str]:
-    """The supervised texts."""
+    """The supervised texts. A tokenizer of `pieces` shows a special token's ▁ as a space."""
     decode = tokenizer(shape, kind).decode
-    return [decode(s.ids[a:b]) for s in reading.samples for a, b in s.spans]
+    texts = [decode(s.ids[a:b]) for s in reading.samples for a, b in s.spans]
+    return [text.replace("<｜end of sentence｜>", "<｜end▁of▁sentence｜>") for text in texts]
 
 
 # Questions in capitals, answers in small letters: a letter tells whose it is.
@@ -147,8 +149,7 @@ def test_reasoning_is_supervised_where_it_was_written(shape, kind, form):
     decode = tokenizer(shape, kind).decode
     expected = [THINKING[shape](why, text) for _, why, text in turns]
     if not any(sample.merged for sample in reading.samples):
-        assert [t.replace("｜end of", "｜end▁of").replace("of sent", "of▁sent")
-                for t in written(shape, reading, kind)] == expected  # fmt: skip
+        assert written(shape, reading, kind) == expected
     second = decode(reading.samples[1].ids[: reading.samples[1].spans[0][0]])
     assert "two" in second
     assert "hence" not in second  # as served: without what was thought before
@@ -171,6 +172,7 @@ def test_reasoning_that_the_template_keeps_stays_in_one_sample():
         # "repeat after me": the question holds the answer where the answer is looked for
         ("deepseek_r1", [user("Say\na"), answer("a")], module.OTHER_START, 0),
         ("llama3", [user("Q"), call("look"), user("Q"), answer("a")], module.NO_TOOLS, 1),
+        ("deepseek_r1", [user("Q"), call("look"), user("Q"), answer("a")], module.NO_TOOLS, 0),
         ("chatml", [user("Q"), answer(" \n"), user("Q"), answer("a")], module.EMPTY, 1),
         ("chatml", [answer("hello"), user("Q"), answer("a")], module.UNASKED, 1),
         ("qwen3", [user("Q"), answer("a"), answer("b")], module.OTHER_START, 1),
@@ -202,6 +204,21 @@ def test_tool_calls_and_what_follows_them():
     first = written("qwen3", reading)[0]
     assert first.endswith('"arguments": {"place": "oslo"}}\n</tool_call><|im_end|>')
     assert "SUN" not in "".join(written("qwen3", reading))
+    # This template puts arguments into text as they are: it takes them as text alone.
+    found = written("deepseek_v3", read("deepseek_v3", messages, tools=tools))
+    arguments = '{"place": "oslo"}<｜tool▁call▁end｜><｜end▁of▁sentence｜>'
+    assert found[0] == "<｜tool▁call▁begin｜>look<｜tool▁sep｜>" + arguments
+    assert found[1:] == ["it is sun<｜end▁of▁sentence｜>", "yes<｜end▁of▁sentence｜>"]
+
+
+def test_a_refusal_does_not_change_how_later_calls_are_shown():
+    reader = Reader(tokenizer("mistral", "exact"), frozenset())
+    tool = {"role": "tool", "content": "SUN"}
+    crooked = [user("A"), user("B"), call("look"), tool, answer("c")]
+    assert reader.read(crooked).refused
+    [sample] = reader.read([user("A"), call("look")]).samples
+    [(start, end)] = sample.spans
+    assert '{"place": "oslo"}' in tokenizer("mistral", "exact").decode(sample.ids[start:end])
 
 
 def test_a_system_prompt_that_moves_makes_a_sample_of_each_answer():

@@ -128,7 +128,7 @@ def _prompts(uri: str, path: Path, settings: Settings) -> Path:
         try:
             S3Store(s3_client(settings), url.netloc).get_file(url.path.lstrip("/"), path)
         except NotFound:
-            detail = f"{uri} does not exist; expected a JSONL file"
+            detail = f"{uri} does not exist; expected a JSONL, JSON or Parquet file"
             raise InvalidSpec([{"pointer": "prompts.source", "detail": detail}]) from None
     return path
 

@@ -144,6 +144,8 @@ def _dataset_rows(source: PromptSource) -> Rows:
     name = dataset_name(ref)
     columns = _columns(f"the data set {name}", rows.column_names, source.column)
     for n, row in enumerate(rows.select_columns(columns)):
+        if row.get("split") != "heldout":  # a published set's own parts are no marks of ours
+            row.pop("split", None)
         yield f"{name}, row {n}", row
 
 

@@ -4,18 +4,19 @@
     attention      at step k one call of torch's scaled_dot_product_attention, every query against
                    the keys of all steps so far, under a mask of L x L(k + 1): causal over the keys
                    of step 0, the diagonal over those of each later step
-    loss           the draft's logits of all rows, [L, Vd], at every step; torch's cross-entropy with
-                   the target's probabilities, [L, Vd] too; the mean over the rows that count
+    loss           the draft's logits of all rows, [L, Vd], at every step; cross-entropy with the
+                   target's probabilities, [L, Vd] too; the mean over the rows that count
     gradients      autograd's, through all of it
 
 What a careful author of such code would do is done: the mask is made once, before the clock runs,
 in the additive form that saves a conversion in each call; grouped heads are not repeated; the
-target's probabilities are made once a step of the optimiser, over the draft vocabulary alone; rows
-beyond the sequence's end are cut off, not padded. The network's layers (`eagle3.draft`) are the same
-module that the product trains.
+target's probabilities are made once an optimiser step, over the draft vocabulary alone; rows beyond
+the sequence's end are cut off, not padded; the cross-entropy is the fastest of four ways to write
+it in torch, and the one that keeps least. The network's layers (`eagle3.draft`) are the module that
+the product trains.
 
-Shapes: L rows of one sequence, S draft steps, H hidden size, Vd draft vocabulary (D in suffixes), Q
-query heads, N key/value heads, d head_dim.
+Shapes: L rows of one sequence, S draft steps, H hidden size, Vd draft vocabulary (D in suffixes), N
+key/value heads, d head_dim.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from eagle3.train.batch import Batch
 
 
 def step_mask(length: int, steps: int, dtype: torch.dtype) -> Tensor:
-    """What row j may see, as an additive mask [L, L * S]; step k uses the first L(k + 1) columns."""
+    """What row j may see, as an additive mask [L, LS]; step k uses the first L(k + 1) columns."""
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     own = torch.eye(length, dtype=torch.bool)
     seen = torch.cat([causal, *[own] * (steps - 1)], dim=1)
@@ -43,10 +44,13 @@ def plain_loss(draft: Draft, head_DH: Tensor, batch: Batch, decay: float, mask: 
         head_DH: the target's LM head, its rows inside the draft vocabulary.
         mask: of `step_mask`.
     """
-    assert len(batch.lengths) == 1, "the baseline takes one sequence"
+    if len(batch.lengths) != 1:
+        raise ValueError(f"the baseline takes one sequence, not {len(batch.lengths)}")
     length = len(batch.ids_T)
     with torch.no_grad():
-        target_LD = (batch.hidden_TH @ head_DH.T).softmax(-1)
+        logits = batch.hidden_TH @ head_DH.T
+        exact = torch.promote_types(logits.dtype, torch.float32)
+        target_LD = logits.softmax(-1, dtype=exact)
         inside_L = draft.t2d[batch.argmax_T.clamp(min=0)]
     feature_LH = draft.fuse(batch.features_T3H)
     keys: list[Tensor] = []
@@ -70,7 +74,9 @@ def plain_loss(draft: Draft, head_DH: Tensor, batch: Batch, decay: float, mask: 
         feature_LH = draft.midlayer.finish(feature_LH, attended[0].transpose(0, 1))
         rows = length - 1 - k  # row j's label is the target's distribution at j + 1 + k
         logits = draft.logits(feature_LH)[:rows]
-        loss_L = F.cross_entropy(logits, target_LD[1 + k :], reduction="none")
+        log_q = logits.log_softmax(-1, dtype=exact)
+        with torch.autocast(logits.device.type, enabled=False):
+            loss_L = -torch.einsum("lv,lv->l", target_LD[1 + k :], log_q)
         counts_L = (supervised_L[:rows] & inside_L[1 + k :]).to(loss_L)
         losses.append(decay**k * (loss_L * counts_L).sum() / counts_L.sum())
     return torch.stack(losses).sum()

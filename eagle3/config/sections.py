@@ -221,6 +221,9 @@ class TrainConfig(Strict):
     """Cap on the gradient's norm."""
     epochs: Annotated[float, Field(gt=0)] = 4.0
     """Passes over the training tokens."""
+    data_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the training samples to use, chosen by seed; a smaller share lies inside a larger
+    one."""
     batch_tokens: Annotated[int, Field(ge=16)] = 2048
     """Tokens (prompt and response) in one forward."""
     accumulate: Annotated[int, Field(ge=1)] = 1

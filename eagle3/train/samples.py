@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagle3.config import TrainConfig
@@ -22,8 +24,8 @@ class Samples:
     """Training samples that are cut at `train.max_length`."""
 
 
-def choose(source: FeatureSource, config: TrainConfig, progress: Progress) -> Samples:
-    """The training samples that teach, and the last held-out ones by id.
+def choose(source: FeatureSource, config: TrainConfig, seed: int, progress: Progress) -> Samples:
+    """The share of the training samples that teach, and the last held-out ones by id.
 
     Raises:
         BadInput: one of the two is empty.
@@ -47,7 +49,16 @@ def choose(source: FeatureSource, config: TrainConfig, progress: Progress) -> Sa
             f"and {len(heldout)} held-out ones",
             "add prompts, or raise train.max_length",
         )
+    train = part(train, config.data_share, seed)
     return Samples(train, heldout, left_out, sum(ref.length > limit for ref in train))
+
+
+def part(refs: Sequence[SampleRef], share: float, seed: int) -> list[SampleRef]:
+    """A share of samples in their own order, one at least: those that a hash puts first, so that
+    parts of one seed lie inside each other."""
+    ranked = sorted(refs, key=lambda r: hashlib.sha256(f"{seed} {r.id}".encode()).digest())
+    kept = {ref.id for ref in ranked[: max(1, round(share * len(refs)))]}
+    return [ref for ref in refs if ref.id in kept]
 
 
 def teaches(ref: SampleRef, limit: int) -> bool:

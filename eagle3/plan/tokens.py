@@ -56,7 +56,7 @@ def workload(
     prompts = round(samples * prompt_tokens), round(heldout_prompts * prompt_tokens)
     responses = written + heldout_prompts * r.max_new_tokens
     length = min(t.max_length, max(1, round((written + prompts[0]) / samples)))
-    passes = round(samples * length * t.epochs)
+    passes = round(samples * length * t.epochs * t.data_share)
     return Workload(
         train_prompts=train_prompts,
         heldout_prompts=heldout_prompts,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from eagle3.config import PromptsConfig
 from eagle3.data.contamination import overlaps
 from eagle3.data.dedup import near_copies
 from eagle3.data.prompts import RawPrompt
@@ -22,6 +23,37 @@ class LeftOut:
     prompt: RawPrompt
     other: RawPrompt
     share: float
+
+
+@dataclass
+class Tally:
+    """What is left out of a set, and why."""
+
+    unreadable: list[str] = field(default_factory=list)
+    """What is wrong with each row."""
+    duplicates: list[LeftOut] = field(default_factory=list)
+    near_duplicates: list[LeftOut] = field(default_factory=list)
+    too_long: int = 0
+    contaminated: list[LeftOut] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """By name of the field."""
+        return {k: v if isinstance(v, int) else len(v) for k, v in vars(self).items()}
+
+    def warnings(self, config: PromptsConfig) -> list[str]:
+        """A sentence for each reason, with the first few prompts."""
+        counts = self.counts()
+        texts = {
+            "unreadable": f"rows are left out (prompts.bad_rows): {'; '.join(self.unreadable[:3])}",
+            "duplicates": f"copies are left out: {_told(self.duplicates, 'repeats')}",
+            "near_duplicates": "near copies are left out (prompts.near_duplicates): "
+            + _told(self.near_duplicates, "nearly repeats"),
+            "too_long": f"prompts of more than {config.max_prompt_tokens} tokens "
+            "(prompts.max_prompt_tokens) are left out",
+            "contaminated": "training prompts are left out (prompts.contamination): "
+            + _told(self.contaminated, "holds the held-out or excluded"),
+        }
+        return [f"{counts[reason]} {text}" for reason, text in texts.items() if counts[reason]]
 
 
 def content_id(messages: list[Message]) -> str:
@@ -76,8 +108,7 @@ def asked(prompt: RawPrompt) -> list[str]:
     return [m["content"] for m in prompt.messages if m["role"] == "user"]
 
 
-def told(left_out: list[LeftOut], what: str, verb: str) -> str:
-    """A warning that names the first few."""
+def _told(left_out: list[LeftOut], verb: str) -> str:
     examples = []
     for x in left_out[:EXAMPLES]:
         share = f" ({x.share:.0%})" if x.share < 1 else ""
@@ -86,7 +117,7 @@ def told(left_out: list[LeftOut], what: str, verb: str) -> str:
         examples.append(f"{x.prompt.where} {verb} {other}{share}")
     if len(left_out) > EXAMPLES:
         examples.append("…")
-    return f"{len(left_out)} {what}: {'; '.join(examples)}"
+    return "; ".join(examples)
 
 
 def _without(prompts: list[RawPrompt], left_out: list[LeftOut]) -> list[RawPrompt]:

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from eagle3.config import PromptsConfig
 from eagle3.data.chat import prompt_ids
 from eagle3.data.clean import (
+    Tally,
     content_id,
-    told,
     without_copies,
     without_near_copies,
     without_tests,
@@ -45,62 +45,44 @@ def prepare(ctx: Context) -> None:
         BadInput: prompts cannot be read, rendered or held by the context (the message names their
             rows), or too few are left.
     """
-    config, warn = ctx.config.prompts, ctx.progress.warning
-    unread: list[str] = []
-    raw = read_prompts(ctx.config, unread)
+    config, left = ctx.config.prompts, Tally()
+    raw = read_prompts(ctx.config, left.unreadable)
     tokenizer, facts = open_tokenizer(ctx), target_facts(ctx)
-    raw = [with_text(p, tokenizer, facts) for p in raw]
-    unique, copies = without_copies(raw)
-    distinct, near = without_near_copies(unique, config.near_duplicates)
+    unique, left.duplicates = without_copies([with_text(p, tokenizer, facts) for p in raw])
+    distinct, left.near_duplicates = without_near_copies(unique, config.near_duplicates)
     given = ctx.config.recipe.regenerate.mode == "given"
     context = math.inf if given else facts["max_position_embeddings"]
-    lengths = prompt_lengths(tokenizer, distinct, config, context, unread)
+    lengths = prompt_lengths(tokenizer, distinct, config, context, left.unreadable)
     longest = min(config.max_prompt_tokens, facts["max_position_embeddings"] - 1)
     short = [p for p in distinct if lengths.get(p.where, math.inf) <= longest]
     if given:
         short = with_long(distinct, lengths, longest)
+    left.too_long = len(lengths) - len(short)
     heldout, train = split(short, config, ctx.config.recipe.seed)
     excluded = read_excluded(ctx.config)
-    train, tests = without_tests(train, heldout + excluded, config.contamination)
+    train, left.contaminated = without_tests(train, heldout + excluded, config.contamination)
     if len(train) < MIN_TRAIN or len(heldout) < MIN_HELDOUT:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in left.counts().items() if n)
         raise BadInput(
             f"{config.name}: {len(train)} training and {len(heldout)} held-out prompts are left "
             f"of {len(raw)}; expected at least {MIN_TRAIN} and {MIN_HELDOUT}",
-            f"left out: {len(unread)} unreadable, {len(copies)} copies, {len(near)} near copies, "
-            f"{len(lengths) - len(short)} too long, {len(tests)} that hold a held-out or excluded "
-            "prompt; add prompts, or raise prompts.max_prompt_tokens",
+            f"left out: {reasons or 'none'}; add prompts, or raise prompts.max_prompt_tokens",
         )
     prompts = [_prompt(p, "heldout", lengths[p.where]) for p in heldout]
     prompts += [_prompt(p, "train", lengths[p.where]) for p in train]
     write_records(ctx.out / "prompts.jsonl", prompts)
-    if unread:
-        warn(f"{len(unread)} rows are left out (prompts.bad_rows): {'; '.join(unread[:3])}")
-    if copies:
-        warn(told(copies, "copies are left out", "repeats"))
-    if near:
-        warn(told(near, "near copies are left out (prompts.near_duplicates)", "nearly repeats"))
-    if tests:
-        what = "training prompts are left out (prompts.contamination)"
-        warn(told(tests, what, "holds the held-out or excluded"))
-    if len(short) < len(lengths):
-        warn(
-            f"{len(lengths) - len(short)} prompts of more than {config.max_prompt_tokens} tokens "
-            "(prompts.max_prompt_tokens) are left out"
-        )
+    for warning in left.warnings(config):
+        ctx.progress.warning(warning)
     ctx.summary.update(
         source=config.name,
         content=prompt_content(ctx.config),
         read=len(raw),
-        unreadable=len(unread),
-        duplicates=len(copies),
-        near_duplicates=len(near),
-        too_long=len(lengths) - len(short),
         excluded=len(excluded),
-        contaminated=len(tests),
         train=len(train),
         heldout=len(heldout),
         prompt_tokens=sum(p.prompt_tokens for p in prompts),
         turns=dict(Counter(len(p.turns()) for p in prompts)),
+        **left.counts(),
     )
 
 

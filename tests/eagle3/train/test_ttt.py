@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor
 
 from eagle3.draft import Draft, DraftCache
+from eagle3.train.attention import Attention, Blocked, Plain
 from eagle3.train.batch import Batch, pack
 from eagle3.train.ttt import unroll
 from tests.eagle3.train.random_draft import random_draft, random_sample
@@ -36,7 +40,10 @@ def literal_chain(draft: Draft, batch: Batch, start: int, row: int) -> list[Tens
 
 
 @torch.inference_mode()
-def test_every_row_of_every_step_equals_a_literal_chain() -> None:
+@pytest.mark.parametrize("attention", [Plain, Blocked])
+def test_every_row_of_every_step_equals_a_literal_chain(
+    attention: Callable[[Batch, Tensor, float], Attention],
+) -> None:
     draft = random_draft(torch.float64)
     batch = pack(SAMPLES, STEPS, torch.float64)
     rows = [
@@ -44,7 +51,7 @@ def test_every_row_of_every_step_equals_a_literal_chain() -> None:
         for start, length in zip(batch.starts, batch.lengths, strict=True)
         for row in range(length - STEPS)
     ]
-    outs = list(unroll(draft, batch, torch.tensor(rows), STEPS))
+    outs = list(unroll(draft, batch, torch.tensor(rows), STEPS, attention=attention))
     worst = 0.0
     for index, flat in enumerate(rows):
         start = max(s for s in batch.starts if s <= flat)

@@ -5,6 +5,7 @@
     eagle3 report RUN
     eagle3 preview RUN            (what it trains on: masks, truncation, draft vocabulary)
     eagle3 plan TARGET            (what it would take, before anything is fetched)
+    eagle3 scaling RUN            (what twice the data would give)
 
 A stage prints JSON lines; a person at a terminal gets `eagle3 run` with readable lines. Exit codes:
 0 done, 1 internal error, 2 bad input, 3 target unavailable, 4 disk full, 75 stopped and resumable.
@@ -33,6 +34,7 @@ from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
 from eagle3.run import Progress, read_config, run_stage, write_json
+from eagle3.scaling import cli as scaling_cli
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         add(stage, f"run the stage {stage}", _run_one)
     add("report", "write RUN/report/", _report)
     plan_cli.register(commands)
+    scaling_cli.register(commands, _guarded, _Readable)
     clean_cli.register(commands)
     preview_cli.register(commands)
     return parser

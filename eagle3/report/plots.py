@@ -21,9 +21,9 @@ def write_plots(facts: Facts, folder: Path) -> list[str]:
     """Write `loss` and `speedup` as SVG and PNG where there is data; returns the names written."""
     written = []
     if facts.history:
-        written += _save(_loss(facts.history), folder, "loss")
+        written += save(_loss(facts.history), folder, "loss")
     if facts.benchmark:
-        written += _save(_speedup(facts.summary("benchmark")), folder, "speedup")
+        written += save(_speedup(facts.summary("benchmark")), folder, "speedup")
     return written
 
 
@@ -45,7 +45,7 @@ def _loss(history: list[dict[str, Any]]) -> Figure:
     right.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     right.set(title="Held-out acceptance length", xlabel="optimiser step", ylabel="tokens a round")
     for axes in (left, right):
-        _plain(axes)
+        plain(axes)
     return figure
 
 
@@ -71,17 +71,19 @@ def _speedup(bench: dict[str, Any]) -> Figure:
         ylim=(0, 1.05),
     )
     for axes in (left, right):
-        _plain(axes)
+        plain(axes)
     return figure
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
+    """The look that all our pictures share."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=9)
     axes.title.set_fontsize(10.5)
 
 
-def _save(figure: Figure, folder: Path, name: str) -> list[str]:
+def save(figure: Figure, folder: Path, name: str) -> list[str]:
+    """Write a picture as SVG and PNG; returns the names."""
     for suffix in ("svg", "png"):
         figure.savefig(folder / f"{name}.{suffix}", dpi=130)
     return [f"{name}.svg", f"{name}.png"]

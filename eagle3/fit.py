@@ -22,8 +22,11 @@ def heads(config: Any) -> tuple[int, int, int]:
 
     Multi-head latent attention (DeepSeek) has no head_dim of this kind, and its heads together are
     far wider than the hidden state. The draft gets heads of 128, or the next smaller size that
-    divides the hidden size, as many as make up the hidden size, in at most 8 groups.
+    divides the hidden size, as many as make up the hidden size, in at most 8 groups. Where layers
+    differ in their heads (Gemma 4), the first layer's count.
     """
+    if getattr(config, "is_heterogeneous", False):
+        config = config.per_layer_config[0]
     if getattr(config, "kv_lora_rank", None) is not None:
         hidden: int = config.hidden_size
         dim = next((d for d in HEAD_DIMS if hidden % d == 0), hidden)

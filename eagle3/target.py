@@ -35,11 +35,14 @@ def default_capture_layers(num_layers: int) -> tuple[int, int, int]:
 
 def windows(config: Any) -> list[int | None]:
     """The sliding window of each layer, in tokens; None where a layer sees all before it."""
-    window: int | None = getattr(config, "sliding_window", None) or None
-    types = getattr(config, "layer_types", None)
-    if types is None:
-        return [window] * config.num_hidden_layers
-    return [window if kind == "sliding_attention" else None for kind in types]
+    layers = [config] * config.num_hidden_layers
+    if getattr(config, "is_heterogeneous", False):
+        layers = config.per_layer_config
+    types = getattr(config, "layer_types", None) or ["sliding_attention"] * len(layers)
+    return [
+        getattr(layer, "sliding_window", None) or None if kind == "sliding_attention" else None
+        for layer, kind in zip(layers, types, strict=False)
+    ]
 
 
 def logit_scale(config: Any) -> float:

@@ -5,7 +5,10 @@ Shapes: B sequences, L tokens, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +26,11 @@ TOLERANCE = 1e-3
 SEQUENCES, TOKENS, PREFILL = 2, 24, 16
 WINDOW = 6
 """Sliding windows are made as short as this for the comparison, so that it shows that they work."""
+
+DEPTHS = [0, 1, 1, 2]
+SEEN = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+STANDS = [0, 2, 3]
+"""A tree: a root with two children, the second of which has a child; its branch stands."""
 
 
 def probe(folder: Path, capture_layers: Layers) -> None:
@@ -51,57 +59,78 @@ def probe(folder: Path, capture_layers: Layers) -> None:
     vocab = model.config.get_text_config().vocab_size
     seeded = torch.Generator().manual_seed(0)
     ids_BL = torch.randint(vocab, (SEQUENCES, TOKENS), generator=seeded).to(model.device)
-    with torch.inference_mode():
+    name = type(model).__name__
+    with _named(f"transformers itself cannot run {name}"), torch.inference_mode():
         theirs = model(ids_BL, output_hidden_states=True, use_cache=False)
-    states = theirs.hidden_states
-    expected = {
-        "hidden state": states[-1],
-        "captured features": torch.cat([states[i] for i in capture_layers], -1),
-        "logits": theirs.logits,
-    }
-    try:
+        states = theirs.hidden_states
+        expected = {
+            "hidden state": states[-1],
+            "captured features": torch.cat([states[i] for i in capture_layers], -1),
+            "logits": theirs.logits,
+        }
+    with _named(f"this engine cannot run {name}"):
         target = Target(model, capture_layers)
         ours = _run(target, ids_BL)
-    except (TypeError, AttributeError, ValueError, KeyError, IndexError, RuntimeError) as e:
-        raise BadInput(f"this engine cannot run {type(model).__name__}: {e}") from None
-    for name, value in expected.items():
-        error = ((ours[name] - value).abs().max() / value.abs().max().clamp(min=1e-12)).item()
+    for what, value in expected.items():
+        error = ((ours[what] - value).abs().max() / value.abs().max().clamp(min=1e-12)).item()
         if not error <= TOLERANCE:
             raise BadInput(
-                f"this engine cannot run {type(model).__name__} exactly: its {name} differs from "
-                f"that of transformers by {error:.1e} (allowed {TOLERANCE:.0e})"
+                f"this engine cannot run {name} exactly: its {what} differs from that of "
+                f"transformers by {error:.1e} (allowed {TOLERANCE:.0e})"
             )
-    _check_draft(target, expected["captured features"][0], ids_BL[0])
+    with _named(f"no EAGLE-3 draft can be made for {name}"):
+        _run_draft(target, expected["captured features"][0], ids_BL[0])
 
 
-def _check_draft(target: Target, features_L3H: Tensor, ids_L: Tensor) -> None:
-    """A draft of this target's sizes and rotary positions runs.
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Errors of code that was not written for each other: models', this engine's.
 
     Raises:
-        BadInput: this kind of target has something that the draft, a Llama layer, does not have.
+        BadInput: says what could not be done, and the error.
     """
     try:
-        config = DraftConfig.for_target(target.config, target.capture_layers, 2, 8)
-        draft = Draft(config, target.embed.weight.detach()).to(target.device)
-        with torch.inference_mode():
-            rows = len(ids_L)
-            positions = torch.arange(rows, device=target.device)
-            draft(ids_L, draft.fuse(features_L3H), positions, DraftCache(rows))
-    except (TypeError, AttributeError, ValueError, KeyError, RuntimeError) as e:
-        name = type(target.model).__name__
-        raise BadInput(f"no EAGLE-3 draft can be made for {name}: {e}") from None
+        yield
+    except (TypeError, AttributeError, ValueError, KeyError, IndexError, RuntimeError) as e:
+        raise BadInput(f"{what}: {' '.join(str(e).split()) or type(e).__name__}") from None
 
 
+def _run_draft(target: Target, features_L3H: Tensor, ids_L: Tensor) -> None:
+    """A draft of this target's sizes and rotary positions."""
+    config = DraftConfig.for_target(target.config, target.capture_layers, 2, 8)
+    draft = Draft(config, target.embed.weight.detach()).to(target.device)
+    with torch.inference_mode():
+        rows = len(ids_L)
+        positions = torch.arange(rows, device=target.device)
+        draft(ids_L, draft.fuse(features_L3H), positions, DraftCache(rows))
+
+
+@torch.inference_mode()
 def _run(target: Target, ids_BL: Tensor) -> dict[str, Tensor]:
-    """A prefill, then one row at a time over the cache."""
-    cache = target.new_cache(TOKENS, SEQUENCES)
+    """A prefill; a tree, of which one branch stands; then one row at a time over the cache."""
+    cache = target.new_cache(TOKENS + len(DEPTHS), SEQUENCES)
     hidden, features = [], []
-    for start, end in [(0, PREFILL), *((i, i + 1) for i in range(PREFILL, TOKENS))]:
-        hidden_BLH, features_BLF = target.forward(ids_BL[:, start:end], cache, capture=True)
+
+    def run(rows: Tensor, stand: list[int], **place: Any) -> None:
+        hidden_BLH, features_BLF = target.forward(rows, cache, capture=True, **place)
         assert features_BLF is not None
-        cache.advance(end - start)
-        hidden.append(hidden_BLH)
-        features.append(features_BLF)
+        cache.keep(stand)
+        hidden.append(hidden_BLH[:, stand])
+        features.append(features_BLF[:, stand])
+
+    run(ids_BL[:, :PREFILL], list(range(PREFILL)))
+    tree_BN = ids_BL[:, : len(DEPTHS)].clone()
+    tree_BN[:, STANDS] = ids_BL[:, PREFILL : PREFILL + len(STANDS)]
+    depths_N, seen_NN = torch.tensor(DEPTHS), torch.tensor(SEEN, dtype=torch.bool)
+    past = torch.ones(len(DEPTHS), PREFILL, dtype=torch.bool)
+    run(
+        tree_BN,
+        STANDS,
+        positions_BL=(PREFILL + depths_N)[None].to(ids_BL.device),
+        mask=torch.cat([past, seen_NN], 1)[None, None].to(ids_BL.device),
+    )
+    for i in range(PREFILL + len(STANDS), TOKENS):
+        run(ids_BL[:, i : i + 1], [0])
     whole = torch.cat(hidden, 1)
     return {
         "hidden state": whole,

@@ -98,7 +98,7 @@ def _forward(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     out = grouped_attention(query, key, value, attention_mask, scale, softcap, s_aux)
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2).contiguous(), None  # some models reshape it with `view`
 
 
 AttentionInterface.register(NAME, _forward)

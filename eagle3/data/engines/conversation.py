@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerBase
 
 from eagle3.data.batch import Sequence
 from eagle3.data.chat import next_turn, prompt_ids
-from eagle3.data.records import Journal, Message, Prompt, Response
+from eagle3.data.records import Journal, Message, Prompt, Response, Written
 from eagle3.run import Context
 
-REPORT_EVERY_S = 2.0
+REPORT_EVERY_S, REPORT_SILENCE_S = 2.0, 20.0
 
 AGAIN = "-"
 """Between a prompt's id (hexadecimal) and the number of a further answer."""
@@ -30,6 +30,7 @@ class Conversation:
     history: list[Message]
     ids: list[int]
     spans: list[tuple[int, int]] = field(default_factory=list)
+    earlier: list[Written] = field(default_factory=list)
 
 
 class Ledger:
@@ -97,8 +98,11 @@ class Ledger:
                 talk.prompt.tools,
             )
             if len(ids) < self.context:
+                if not kept:  # a sample of its own; of held-out conversations the last answer does
+                    train = talk.prompt.split == "train"
+                    talk.earlier += [Written(ids=talk.ids, spans=talk.spans)] if train else []
+                    talk.spans = []
                 talk.ids, talk.history, talk.turns = ids, history, talk.turns[1:]
-                talk.spans = talk.spans if kept else []
                 return False
             self.cut_short += 1
         response = Response(
@@ -107,6 +111,7 @@ class Ledger:
             ids=talk.ids,
             spans=talk.spans,
             finish=sequence.finish,
+            earlier=talk.earlier,
         )
         self.journal.append(response)
         self.tokens[response.id] = response.answer_tokens()
@@ -121,7 +126,7 @@ class Ledger:
         """
         self._new_tokens += new_tokens
         now = time.monotonic()
-        if now - self._reported >= REPORT_EVERY_S:
+        if now - self._reported >= (REPORT_EVERY_S if new_tokens else REPORT_SILENCE_S):
             self._reported = now
             done = self._old_tokens + self._new_tokens
             self.ctx.progress.progress(done, max(done, self._expected()), "token")

@@ -62,13 +62,24 @@ async def ask(
     tokenizer: PreTrainedTokenizerBase,
     target: Target,
     prompts: list[list[int]],
+    longest: int,
 ) -> Served:
     """Find the model, how the server takes and gives tokens, and its continuations of prompts.
 
+    Args:
+        longest: tokens that the longest prompt and its answer may have.
+
     Raises:
-        BadInput: it serves no such model, tokenises in another way, or its answers cannot be read.
+        BadInput: it serves no such model, takes too few tokens, tokenises in another way, or its
+            answers cannot be read.
     """
     name, context = await client.get("models", lambda reply: _chosen(reply, model, client.base_url))
+    if context is not None and context < longest:
+        raise BadInput(
+            f"the server takes {context} tokens; the longest prompt and its answer may have "
+            f"{longest}",
+            "start it with a longer context (vLLM: --max-model-len)",
+        )
     texts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in prompts]
     checked = await _check_tokenizer(client, name, tokenizer, [*texts, SAMPLE])
     room = target.context

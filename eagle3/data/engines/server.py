@@ -20,7 +20,6 @@ from eagle3.data.engines.completions import Reader, written
 from eagle3.data.engines.conversation import Ledger
 from eagle3.data.engines.served import Served, ask, judge
 from eagle3.data.records import Prompt, Response
-from eagle3.errors import BadInput
 from eagle3.run import Context
 from eagle3.target import Target
 
@@ -72,25 +71,20 @@ class Server:
         assert target is not None
         shortest = sorted(prompts, key=lambda p: (p.split != "heldout", p.prompt_tokens, p.id))
         probes = [ledger.open(prompt).ids for prompt in shortest[:PROBES]]
-        served = asyncio.run(self._watched(self._ask(target, probes), ledger))
+        longest = max(p.prompt_tokens for p in prompts) + self.config.max_new_tokens
+        asking = self._ask(target, probes, min(longest, self.context))
+        served = asyncio.run(self._watched(asking, ledger))
         self.ctx.summary["served"] = judge(served, target, self.tokenizer, ledger.check_stop)
         del target
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # the server may want it, on the same device
         if served.context is not None:
-            longest = max(p.prompt_tokens for p in prompts) + self.config.max_new_tokens
-            if served.context < min(longest, self.context):
-                raise BadInput(
-                    f"the server takes {served.context} tokens; the longest prompt and its answer "
-                    f"may have {min(longest, self.context)}",
-                    "start it with a longer context (vLLM: --max-model-len)",
-                )
             ledger.context = min(ledger.context, served.context)
         return served
 
-    async def _ask(self, target: Target, probes: list[list[int]]) -> Served:
+    async def _ask(self, target: Target, probes: list[list[int]], longest: int) -> Served:
         async with self._client() as client:
-            return await ask(client, self.config.model, self.tokenizer, target, probes)
+            return await ask(client, self.config.model, self.tokenizer, target, probes, longest)
 
     async def _write(self, reader: Reader, ledger: Ledger, line: Line) -> None:
         async with self._client() as client:

@@ -112,6 +112,7 @@ def _find(run: Path, shares: list[Fraction], folders: list[Path], progress: Prog
         sizes,
         np.array([training.emitted for training in trainings], dtype=np.float64),
         np.array([training.rounds for training in trainings], dtype=np.float64),
+        config.recipe.benchmark.depth + 1,
         config.recipe.seed,
     )
     target = read_manifest(current(run, "resolve"))["summary"].get("resolved", config.target)

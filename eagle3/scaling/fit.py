@@ -4,7 +4,7 @@
 
 by least squares, each training counting the same. The paper shows its acceptance length rising like
 this over 1 to 8 times its data (EAGLE-3, figure 1); a line cannot go on for ever, since a round
-emits at most depth + 1 tokens, so it is read one doubling beyond the data and no further.
+emits at most depth + 1 tokens: it is read one doubling beyond the data, and no higher than that.
 
 The interval holds two sources of chance, added as independent:
     answers     another held-out set would judge otherwise: the answers are drawn again with
@@ -77,13 +77,14 @@ class Curve:
         }
 
 
-def fit(tokens: list[int], emitted: Floats, rounds: Floats, seed: int = 0) -> Curve:
+def fit(tokens: list[int], emitted: Floats, rounds: Floats, most: float, seed: int = 0) -> Curve:
     """Fit the curve.
 
     Args:
         tokens: training tokens of each training, different ones.
         emitted: tokens emitted along each held-out answer, [N, A].
         rounds: rounds it took, [N, A]; at least one round for each training.
+        most: tokens that a round can emit; the least is 1.
         seed: of the draws.
 
     Raises:
@@ -109,7 +110,7 @@ def fit(tokens: list[int], emitted: Floats, rounds: Floats, seed: int = 0) -> Cu
         residual,
         [_value(tau, tau_B) for tau, tau_B in zip(tau_N, tau_BN.T, strict=True)],
         _value(line.slope, lines.slope + noise_B / math.sqrt(width)),
-        _value(line.at(new), lines.at(new) + noise_B * spread),
+        _value(line.at(new), lines.at(new) + noise_B * spread, (1.0, most)),
     )
 
 
@@ -144,6 +145,8 @@ def _residual(off_N: Floats) -> float | None:
     return math.sqrt(float((off_N**2).sum()) / (len(off_N) - 2))
 
 
-def _value(at: float, draws_B: Floats) -> Value:
-    low, high = np.quantile(draws_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Value(float(at), float(low), float(high))
+def _value(at: float, draws_B: Floats, within: tuple[float, float] | None = None) -> Value:
+    three = np.array([at, *np.quantile(draws_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])])
+    if within is not None:
+        three = three.clip(*within)
+    return Value(*three.tolist())

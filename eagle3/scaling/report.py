@@ -112,14 +112,15 @@ def _notes(finding: Finding) -> list[str]:
         notes.append(
             "The interval for twice the data (95%) holds both what other answers would say "
             f"(drawn again) and how trainings stray from the curve (by {curve.residual:.3f}; "
-            f"Student's t with {len(finding.trainings) - 2} degrees of freedom)."
+            f"Student's t, degrees of freedom: {len(finding.trainings) - 2}); more --shares "
+            "narrow it."
         )
     if finding.judges_chose:
         notes.append(
             "These answers also chose each training's checkpoint, so lengths are a little too "
             "high: hold out more prompts than train.eval_samples."
         )
-    if curve.twice.at > finding.depth + 1:
+    if curve.at(2 * finding.tokens[-1]) > finding.depth + 1:
         notes.append(
             f"A round of {finding.depth} draft tokens emits at most {finding.depth + 1}: the curve "
             "has reached where no line can go on."

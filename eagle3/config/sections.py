@@ -231,6 +231,9 @@ class TrainConfig(Strict):
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """What products are computed in; weights and optimiser stay in float32. `auto`: bfloat16 where
     this machine is faster with it, as measured at the start."""
+    recompute: bool = False
+    """Keep no more of a draft step than its inputs, and make it again for its gradient: less memory
+    for about a third more arithmetic in the decoder layer (gradient checkpointing)."""
     max_length: Annotated[int, Field(ge=16)] = 2048
     """A longer sample is cut there, and counted."""
     eval_every: Annotated[int, Field(ge=1)] = 50

@@ -175,7 +175,9 @@ class Trainer:
         results = []
         for batch, part, share in zip(batches, parts, shares, strict=True):
             with computing_in(self.state["precision"], self.head_VH.device):
-                result = score(self.draft, self.teacher, batch, part, share, config.loss)
+                result = score(
+                    self.draft, self.teacher, batch, part, share, config.loss, config.recompute
+                )
             torch.autograd.backward(result.loss)
             results.append(result.detach())
         norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), config.grad_clip)

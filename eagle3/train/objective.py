@@ -121,10 +121,11 @@ def score(
     part: Supervised,
     weight_N: Tensor,
     kind: Loss = "soft_ce",
+    recompute: bool = False,
 ) -> Objective:
     """Unroll the draft over a batch and score every step; only rows that count meet the LM head."""
     steps = len(batch.supervised_ST)
-    outs = torch.cat(list(unroll(draft, batch, part.rows_R, steps)))
+    outs = torch.cat(list(unroll(draft, batch, part.rows_R, steps, recompute=recompute)))
     flat_N = part.step_N * len(part.rows_R) + part.row_N
     x_NH = draft.norm(outs.index_select(0, flat_N))
     positions_P, index_N = torch.unique_consecutive(part.position_N, return_inverse=True)
@@ -152,8 +153,9 @@ def objective(
     decay: float,
     kind: Loss = "soft_ce",
     per: Per = "token",
+    recompute: bool = False,
 ) -> Objective:
     """The loss of an optimiser step of one batch."""
     part = Supervised.of(draft, batch)
     weight_N = weights([part], len(batch.supervised_ST), decay, per)[0]
-    return score(draft, teacher, batch, part, weight_N, kind)
+    return score(draft, teacher, batch, part, weight_N, kind, recompute)

@@ -11,9 +11,11 @@ Shapes: T packed rows, R rows where drafting can start, S steps, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from eagle3.draft import Draft
 from eagle3.train.attention import Attention, Blocked, KeyValue
@@ -36,6 +38,7 @@ def unroll(
     steps: int,
     next_tokens: NextTokens | None = None,
     attention: Callable[[Batch, Tensor, float], Attention] = attention_for,
+    recompute: bool = False,
 ) -> Iterator[Tensor]:
     """Yield the draft's output [R, H] (before `norm`) at each step.
 
@@ -46,27 +49,46 @@ def unroll(
         next_tokens: what a step takes in after the first; the data's own tokens when empty
             (teacher forcing). Drafting passes the draft's own choices.
         attention: which implementation; the fast one for the batch's device when empty.
+        recompute: keep no more of a step than its inputs, and make it again for its gradient.
     """
     last = len(batch.ids_T) - 1
     device = batch.ids_T.device
-    token_after = lambda k: batch.ids_T[(rows_R + 1 + k).clamp(max=last)]  # noqa: E731
     position_R = batch.positions_T[rows_R]
-
     fused_TH = draft.fuse(batch.features_T3H)
     shifted_T = batch.ids_T[torch.arange(1, last + 2, device=device).clamp(max=last)]
     mixed_T = draft.midlayer.mix(draft.embed(shifted_T), fused_TH)
     far = draft.key_value(mixed_T, batch.positions_T)
-    near: list[KeyValue] = []
     attend = attention(batch, rows_R, draft.scaling)
 
-    query_RQD = draft.query(mixed_T[rows_R], position_R)
-    feature_RH = fused_TH[rows_R]
-    for k in range(steps):
-        if k > 0:
-            ids = token_after(k) if next_tokens is None else next_tokens(k, feature_RH)
-            mixed_R = draft.midlayer.mix(draft.embed(ids), feature_RH)
-            query_RQD = draft.query(mixed_R, position_R + k)
-            near.append(draft.key_value(mixed_R, position_R + k))
-        attended = attend(query_RQD, far, near)
-        feature_RH = draft.midlayer.finish(feature_RH, attended)
+    def first(feature_RH: Tensor) -> Tensor:
+        query_RQD = draft.query(mixed_T[rows_R], position_R)
+        return draft.midlayer.finish(feature_RH, attend(query_RQD, far, []))
+
+    def later(
+        k: int, ids: Tensor, feature_RH: Tensor, near: list[KeyValue]
+    ) -> tuple[Tensor, KeyValue]:
+        mixed_R = draft.midlayer.mix(draft.embed(ids), feature_RH)
+        own = draft.key_value(mixed_R, position_R + k)
+        query_RQD = draft.query(mixed_R, position_R + k)
+        attended = attend(query_RQD, far, [*near, own])
+        return draft.midlayer.finish(feature_RH, attended), own
+
+    run = _recomputed if recompute else _kept
+    near: list[KeyValue] = []
+    feature_RH = run(first, fused_TH[rows_R])
+    yield feature_RH
+    for k in range(1, steps):
+        data = batch.ids_T[(rows_R + 1 + k).clamp(max=last)]
+        ids = data if next_tokens is None else next_tokens(k, feature_RH)
+        feature_RH, own = run(later, k, ids, feature_RH, near)
+        near = [*near, own]  # a new list: a step that is made again must not see later ones
         yield feature_RH
+
+
+def _kept(step: Callable[..., Any], *args: Any) -> Any:
+    return step(*args)
+
+
+def _recomputed(step: Callable[..., Any], *args: Any) -> Any:
+    """Nothing of the step but its inputs is kept; it is made again in the backward pass."""
+    return checkpoint(step, *args, use_reentrant=False, preserve_rng_state=False)

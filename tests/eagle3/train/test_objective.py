@@ -98,6 +98,32 @@ def test_parts_of_a_step_add_up_to_the_whole(per: Per) -> None:
     assert (both.hits, both.rows, both.outside) == (whole.hits, whole.rows, whole.outside)
 
 
+def test_a_step_made_again_gives_the_same_bits_and_keeps_less() -> None:
+    draft = random_draft()
+    teacher = Teacher.of(HEAD_VH.float(), draft, softcap=None)
+    batch = pack([random_sample(80, [(1, 80)], 1)], 7)
+    found = {}
+    for recompute in (False, True):
+        kept = 0
+
+        def count(tensor: Tensor) -> Tensor:
+            nonlocal kept
+            kept += tensor.numel() * tensor.element_size()
+            return tensor
+
+        draft.zero_grad()
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            loss = objective(draft, teacher, batch, DECAY, recompute=recompute).loss
+        total = kept  # before the backward pass makes some of it again
+        torch.autograd.backward(loss)
+        found[recompute] = total, [p.grad for p in draft.parameters() if p.requires_grad]
+    assert found[True][0] < 0.5 * found[False][0]
+    for again, once in zip(found[True][1], found[False][1], strict=True):
+        assert again is not None
+        assert once is not None
+        assert torch.equal(again, once)
+
+
 def test_masked_rows_send_no_gradient() -> None:
     """Changing what only unsupervised rows predict changes nothing."""
     draft = random_draft(torch.float64)

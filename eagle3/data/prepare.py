@@ -29,7 +29,7 @@ from eagle3.data.prompts import (
     read_prompts,
 )
 from eagle3.data.records import Prompt, Split, turns, write_records
-from eagle3.data.tokenised import as_messages, check_tokens
+from eagle3.data.tokenised import as_messages, check_round_trip, check_tokens
 from eagle3.errors import BadInput
 from eagle3.run import Context
 
@@ -48,7 +48,7 @@ def prepare(ctx: Context) -> None:
     config, left = ctx.config.prompts, Tally()
     raw = read_prompts(ctx.config, left.unreadable)
     tokenizer, facts = open_tokenizer(ctx), target_facts(ctx)
-    unique, left.duplicates = without_copies([with_text(p, tokenizer, facts) for p in raw])
+    unique, left.duplicates = without_copies(with_text(raw, tokenizer, facts))
     distinct, left.near_duplicates = without_near_copies(unique, config.near_duplicates)
     given = ctx.config.recipe.regenerate.mode == "given"
     context = math.inf if given else facts["max_position_embeddings"]
@@ -98,17 +98,21 @@ def with_long(prompts: list[RawPrompt], lengths: dict[str, int], longest: int) -
 
 
 def with_text(
-    prompt: RawPrompt, tokenizer: PreTrainedTokenizerBase, facts: dict[str, Any]
-) -> RawPrompt:
-    """The prompt, checked and with its text where it came as tokens.
+    prompts: list[RawPrompt], tokenizer: PreTrainedTokenizerBase, facts: dict[str, Any]
+) -> list[RawPrompt]:
+    """The prompts, those that came as tokens checked and with their text.
 
     Raises:
         BadInput: the tokens are those of another tokenizer.
     """
-    if prompt.tokens is None:
-        return prompt
-    check_tokens(prompt.where, prompt.tokens, tokenizer, facts)
-    return replace(prompt, messages=as_messages(prompt.tokens, tokenizer))
+    rows = [(p.where, p.tokens) for p in prompts if p.tokens is not None]
+    for where, tokens in rows:
+        check_tokens(where, tokens, facts)
+    check_round_trip(rows, tokenizer, facts)
+    return [
+        p if p.tokens is None else replace(p, messages=as_messages(p.tokens, tokenizer))
+        for p in prompts
+    ]
 
 
 def prompt_lengths(

@@ -1,6 +1,16 @@
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
-from eagle3.data.tokenised import Tokens, as_messages, check_tokens, read_tokens
+from eagle3.config import RunConfig, load_recipe
+from eagle3.data.prompts import RawPrompt, read_prompts
+from eagle3.data.tokenised import (
+    Tokens,
+    as_messages,
+    check_round_trip,
+    check_tokens,
+    read_tokens,
+)
 from eagle3.errors import BadInput
 from eagle3.target import load_tokenizer
 from tests.tiny import EOS, write_prompts
@@ -51,17 +61,21 @@ def test_bad_rows_are_refused_by_name(row, message: str):
     assert message in str(e.value)
 
 
-FACTS = {"resolved": "org/name@abc", "ref": "org/name", "tokenizer_sha256": "f" * 64}
+FACTS = {
+    "resolved": "org/name@abc",
+    "ref": "org/name",
+    "tokenizer_sha256": "f" * 64,
+    "vocab_size": 64,
+}
 
 
-def check(tiny, ids: list[int], tokenizer: str | None = None) -> None:
-    facts = {**FACTS, "vocab_size": 64}
-    check_tokens("row 3", Tokens(ids, [(4, 7)], tokenizer), load_tokenizer(tiny.path), facts)
+def demo_prompts() -> list[RawPrompt]:
+    return read_prompts(RunConfig(target="demo", recipe=load_recipe("quick")))
 
 
 @pytest.mark.parametrize("name", [None, "org/name", "org/name@abc", "f" * 64])
-def test_ids_of_the_targets_tokenizer_pass(tiny, name):
-    check(tiny, IDS, name)
+def test_ids_of_the_targets_tokenizer_pass(name):
+    check_tokens("row 3", Tokens(IDS, [(4, 7)], name), FACTS)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +85,36 @@ def test_ids_of_the_targets_tokenizer_pass(tiny, name):
         ([*IDS, 151_643], None, "row 3: token id 151,643 is outside the target's vocabulary of 64"),
     ],
 )
-def test_labels_of_another_tokenizer_are_refused(tiny, ids, name, message: str):
+def test_labels_of_another_tokenizer_are_refused(ids, name, message: str):
     with pytest.raises(BadInput) as e:
-        check(tiny, ids, name)
+        check_tokens("row 3", Tokens(ids, [(4, 7)], name), FACTS)
     assert message in str(e.value)
     assert "tokenise it with the tokenizer of org/name@abc" in e.value.hint
 
 
-def test_ids_that_fit_but_do_not_come_back_are_refused(tiny, monkeypatch):
-    tokenizer = load_tokenizer(tiny.path)
-    monkeypatch.setattr(type(tokenizer), "decode", lambda *_, **__: "t9 " * 12)
-    with pytest.raises(BadInput, match=r"row 3: decoded and encoded again, only 0% of its ids"):
-        check_tokens("row 3", Tokens(IDS, [(4, 7)]), tokenizer, {**FACTS, "vocab_size": 64})
+def byte_level(texts: list[str], size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE, trained on some texts as a model's is on the web."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=sorted(alphabet)
+    )
+    bpe.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe)
+
+
+def test_ids_that_fit_the_vocabulary_but_mean_something_else_are_refused():
+    texts = [p.messages[0]["content"] for p in demo_prompts()]
+    ours, theirs = byte_level(texts[:600], 3000), byte_level(texts[600:], 2000)
+    own = [(f"row {i}", Tokens(ours(t).input_ids, [])) for i, t in enumerate(texts[:80])]
+    check_round_trip(own, ours, FACTS)
+    other = [(f"row {i}", Tokens(theirs(t).input_ids, [])) for i, t in enumerate(texts[:80])]
+    with pytest.raises(BadInput, match=r"only \d\d% of the ids come back \(of row \d+, ") as e:
+        check_round_trip(other, ours, FACTS)
+    assert "the tokenizer of org/name@abc" in e.value.hint
+    check_round_trip(other[:5], ours, FACTS)  # too few to tell
 
 
 def test_text_of_the_turns(tiny):

@@ -154,7 +154,7 @@ class Client:
 
     def _refusal(self, url: str, reply: httpx.Response) -> Failed | StageError:
         status, said = reply.status_code, self._message(reply)
-        if status in PASSING or status >= 500:
+        if status in PASSING or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
             asked = reply.headers.get("Retry-After", "")
             wait = float(asked) if asked.isdecimal() else 0.0
             return Failed(f"status {status}{said}", busy=status in BUSY, asked_s=wait)

@@ -80,7 +80,7 @@ def test_the_server_may_ask_for_longer_but_not_for_ever():
     assert waits[2] <= 3
 
 
-@pytest.mark.parametrize("code", [400, 404, 422])
+@pytest.mark.parametrize("code", [400, 404, 422, 501])
 def test_a_refused_request_is_not_repeated(code: int):
     waits = Waits()
     with pytest.raises(BadInput, match=f"refuses the request .status {code}.: said so"):

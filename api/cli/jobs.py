@@ -21,7 +21,8 @@ from api.cli.console import (
 )
 from api.cli.view import event_text, job_heading, job_panel, jobs_table
 from api.cli.watch import exit_code, gates_failed, wait
-from api.client import TERMINAL, Client
+from api.cli.watch import follow as follow_events
+from api.client import Client
 from api.schemas import JobView
 from jobs.spec import JOB_TEMPLATE, is_local_path, local_path
 
@@ -154,8 +155,8 @@ def logs(
                 print_json_line(event) if as_json else out.print(event_text(event))
                 after = event.seq
             more = page.has_more
-        if follow and client.job(job_id).status not in TERMINAL:
-            for event in client.stream(job_id, after=after):
+        if follow:
+            for event in follow_events(client, job_id, after):
                 print_json_line(event) if as_json else out.print(event_text(event))
 
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from api.cli.console import Exit, Fail, err, print_json_line, say
 from api.cli.view import headline, job_heading, job_panel, stage_line
 from api.client import TERMINAL, Client, ServiceUnreachable
-from api.schemas import JobView
+from api.schemas import EventView, JobView
 
 POLL_S = 1.0
 PLAIN_EVERY_S = 15.0
@@ -45,6 +45,29 @@ def wait(
     if console.is_terminal and not console.is_dumb_terminal:
         return _show_live(states, console)
     return _show_plain(states)
+
+
+def follow(client: Client, job_id: str, after: int = 0) -> Iterator[EventView]:
+    """Events as they happen, each once, across restarts of the service.
+
+    Raises:
+        ServiceUnreachable: it has been away for `PATIENCE_S`.
+    """
+    away_since: float | None = None
+    while True:
+        try:
+            done = client.job(job_id).status in TERMINAL
+            away_since = None
+            for event in client.stream(job_id, after=after):
+                yield event
+                after = event.seq
+            if done:  # the stream of a job that has ended gives all that is left
+                return
+        except ServiceUnreachable:
+            away_since = away_since or time.monotonic()
+            if time.monotonic() - away_since > PATIENCE_S:
+                raise
+            time.sleep(POLL_S)
 
 
 def exit_code(job: JobView) -> Exit:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from api.cli import watch
 from api.cli.console import Exit, Fail
 from api.cli.view import age, duration, headline, number
 from api.client import Client, ServiceUnreachable
-from api.schemas import JobError, JobView, StageProgress, StageView
+from api.schemas import EventView, JobError, JobView, StageProgress, StageView
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -132,3 +132,39 @@ def test_figures_read_well() -> None:
         name="prove", position=7, status="succeeded", summary={"verdict": "not_lossless"}
     )
     assert headline(prove) == "NOT lossless"
+
+
+class _Restarting(Client):
+    """A service that breaks a stream after one event, is away for a moment, and goes on."""
+
+    def __init__(self, events: list[EventView], away: int) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.left, self.away = events, away
+
+    def job(self, job_id: str) -> JobView:
+        return _job("running" if self.left else "succeeded")
+
+    def stream(self, job_id: str, *, after: int = 0) -> Iterator[EventView]:
+        if self.away and self.left and self.left[0].seq > 1:
+            self.away -= 1
+            raise ServiceUnreachable("refused")
+        assert not self.left or self.left[0].seq == after + 1
+        if self.left:
+            yield self.left.pop(0)
+        if self.left:
+            raise ServiceUnreachable("the connection broke")
+
+
+def test_following_goes_on_after_a_restart() -> None:
+    events = [
+        EventView(seq=n, type="job.log", level="info", message="", created_at=NOW)
+        for n in (1, 2, 3)
+    ]
+    client = _Restarting(list(events), away=2)
+    assert list(watch.follow(client, "job_1")) == events
+
+
+def test_following_ends_when_the_service_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.0)
+    with pytest.raises(ServiceUnreachable):
+        list(watch.follow(_client([None]), "job_1"))

@@ -57,6 +57,13 @@ def turns(messages: list[Message]) -> list[list[Message]]:
     return found[:-1]
 
 
+class Written(Record):
+    """A conversation up to where its chat template begins to show it otherwise."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+
+
 class Response(Record):
     """A whole conversation as token ids, with the answers that the target wrote."""
 
@@ -67,9 +74,23 @@ class Response(Record):
     """Half-open ranges of `ids`: answer tokens, a generated end-of-turn included."""
     finish: Literal["eos", "length"]
     """How the last answer ended."""
+    earlier: list[Written] = []
+    """What stood before each time that the chat template changed earlier answers (as those do that
+    remove reasoning): answers are trained on after the text that they were written after."""
 
     def answer_tokens(self) -> int:
-        return sum(end - start for start, end in self.spans)
+        earlier = [span for part in self.earlier for span in part.spans]
+        return sum(end - start for start, end in [*earlier, *self.spans])
+
+    def samples(self) -> list[Response]:
+        """The earlier parts as samples of their own, `id.0`, `id.1`, …, then the conversation."""
+        parts = [
+            self.model_copy(
+                update={"id": f"{self.id}.{n}", "earlier": [], "finish": "eos", **vars(part)}
+            )
+            for n, part in enumerate(self.earlier)
+        ]
+        return [*parts, self.model_copy(update={"earlier": []})]
 
 
 R = TypeVar("R", bound=Record)

@@ -39,7 +39,7 @@ def regenerate(ctx: Context) -> None:
     finally:
         journal.close()
     order = {prompt.id: i for i, prompt in enumerate(prompts)}
-    records = sorted(records, key=lambda r: order[r.id])
+    records = [s for r in sorted(records, key=lambda r: order[r.id]) for s in r.samples()]
     limit = min(engine.context, ctx.config.recipe.train.max_length) if keep else engine.context
     if answered:
         reader = Reader(tokenizer, engine.end_ids)

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -191,3 +192,37 @@ class TestNextTurn:
         _, (longer, _, kept) = self.follow(tiny, [7, 8, EOS], template)
         assert not kept
         assert longer == [0, 3, 5, 6, 3, 9]
+
+
+def test_answers_before_a_template_rewrites_history_are_samples_of_their_own(
+    make_run, tmp_path, tiny
+):
+    """As templates do that remove reasoning: an earlier answer is shown without its first word."""
+    target = tmp_path / "rewriting"
+    shutil.copytree(tiny.path, target)
+    template = (
+        "<s> {% for m in messages %}{% if m['role'] == 'assistant' %}"
+        "{{ m['content'].split(' ', 1)[-1] + ' </s> ' }}"
+        "{% else %}{{ '<user> ' + m['content'] + ' ' }}{% endif %}{% endfor %}"
+    )
+    (target / "chat_template.jinja").write_text(template)
+    users = [[tiny.order[i], tiny.order[i + 7], tiny.order[i + 20]] for i in range(12)]
+    lines = [{"messages": [{"role": "user", "content": f"t{u}"} for u in three]} for three in users]
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = make_run(target=target, source=path)
+    summary = run.run("resolve", "prepare", "regenerate")
+    found = run.lines("regenerate", "responses.jsonl")
+    prompts = run.lines("prepare", "prompts.jsonl")
+    train = [p["id"] for p in prompts if p["split"] == "train"]
+    assert [r["id"] for r in found if r["split"] == "train"] == [
+        name for p in train for name in (f"{p}.0", f"{p}.1", p)
+    ]
+    assert [r["id"] for r in found if r["split"] == "heldout"] == [
+        p["id"] for p in prompts if p["split"] == "heldout"
+    ]
+    for response in found:
+        [[start, end]] = response["spans"]
+        assert end == len(response["ids"])
+        assert response["ids"][start:end] == tiny.chain(response["ids"][start - 1], 12)
+    assert summary["train_response_tokens"] == len(train) * 3 * 12

@@ -28,6 +28,8 @@ class Setup(Record):
     capture_layers: tuple[int, int, int]
     responses: str
     device: str
+    dtype: str
+    """As torch names it: float32."""
     threads: int
 
 

@@ -47,11 +47,16 @@ def open_target(ctx: Context, exact: bool = False) -> Target:
     it will be served, unless `exact` asks for float32, as the benchmark and the proof do.
     """
     device = default_device()
-    half = device != "cpu" and not exact
-    dtype: torch.dtype = getattr(torch, target_facts(ctx)["dtype"]) if half else torch.float32
+    dtype = torch.float32 if exact else working_type(ctx, device)
     target = Target.load(target_dir(ctx), dtype, device, capture_layers(ctx))
     speed_up(target.model)
     return target
+
+
+def working_type(ctx: Context, device: str) -> torch.dtype:
+    """The type in which the target answers and is read on a device."""
+    dtype: torch.dtype = getattr(torch, target_facts(ctx)["dtype"])
+    return torch.float32 if device == "cpu" else dtype
 
 
 def default_device() -> str:

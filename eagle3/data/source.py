@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle3.data.features import FeatureIndex, Sample, SampleRef
-from eagle3.data.local import target_dir
+from eagle3.data.local import open_target, target_dir, working_type
 from eagle3.data.offline import FeatureStore, Reextraction
 from eagle3.data.online import OnlineSource
 from eagle3.data.records import Split
@@ -72,10 +72,14 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
         case "offline":
             return FeatureStore(folder, index, Reextraction(ctx))
         case "online":
-            return OnlineSource(target, index, responses)
+            same = target.dtype == working_type(ctx, target.device.type)
+            return OnlineSource(target if same else open_target(ctx), index, responses)
         case "streamed":
             device = config.device or _last_device()
-            return StreamedSource(index, responses, target_dir(ctx), config.queue_batches, device)
+            dtype = working_type(ctx, device)
+            return StreamedSource(
+                index, responses, target_dir(ctx), config.queue_batches, device, dtype
+            )
 
 
 def _last_device() -> str:

@@ -48,7 +48,7 @@ class StreamedSource(Unstored):
     Args:
         target: the target's directory; the process loads it itself.
         ahead: batches that may be waiting for training.
-        device: where the target runs.
+        device: where the target runs, in `dtype`.
         command: the extraction process.
     """
 
@@ -59,6 +59,7 @@ class StreamedSource(Unstored):
         target: Path,
         ahead: int = 2,
         device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
         command: tuple[str, ...] = (sys.executable, "-m", "eagle3.data.streamer"),
     ) -> None:
         super().__init__(index, responses)
@@ -83,6 +84,7 @@ class StreamedSource(Unstored):
             capture_layers=index.capture_layers,
             responses=str(responses),
             device=device,
+            dtype=str(dtype).removeprefix("torch."),
             threads=torch.get_num_threads(),
         )
         self._send(setup)

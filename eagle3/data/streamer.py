@@ -38,7 +38,8 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Load the target, then answer request after request."""
     setup = Setup.model_validate_json(requests.readline())
     torch.set_num_threads(setup.threads)
-    target = Target.load(setup.target, device=setup.device, capture_layers=setup.capture_layers)
+    dtype: torch.dtype = getattr(torch, setup.dtype)
+    target = Target.load(setup.target, dtype, setup.device, setup.capture_layers)
     speed_up(target.model)
     sequences = read_sequences(Path(setup.responses))
     for line in requests:

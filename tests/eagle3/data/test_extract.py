@@ -8,9 +8,11 @@ from transformers import AutoModelForCausalLM
 
 from eagle3.data import capture
 from eagle3.data import extract as module
+from eagle3.data.extract import write_shard
 from eagle3.data.features import CONVENTION
 from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput, DiskFull, Stopped
+from eagle3.run import current
 from tests.eagle3.data.answered import responses, run_extract, write_config
 from tests.tiny import build_random_target
 
@@ -69,33 +71,33 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
     torch.testing.assert_close(store.load(ref).features, whole.features, rtol=1e-2, atol=1e-3)
 
 
-def test_a_stopped_run_keeps_its_shards(random_run, monkeypatch):
-    write_shard, written = module.write_shard, []
+def test_a_stopped_run_keeps_its_shards(answered, monkeypatch):
+    write_config(answered, quota_gb=11)
+    check_stop, written, contexts = module.Context.check_stop, [], []
 
     def stopping(*args):
         written.append(args[3])
         contexts[0].stop.set()
         return write_shard(*args)
 
-    contexts = []
-    check = module.check_disk
-    original = module.Context.check_stop
+    def checked(self, saved=""):
+        contexts.append(self)
+        check_stop(self, saved)
+
     monkeypatch.setattr(module, "write_shard", stopping)
-    monkeypatch.setattr(
-        module.Context,
-        "check_stop",
-        lambda self, saved="": (contexts.append(self), original(self, saved))[1],
-    )
+    monkeypatch.setattr(module.Context, "check_stop", checked)
     with pytest.raises(Stopped):
-        random_run.run("extract")
+        run_extract(answered)
     assert written == ["shard-00000.safetensors"]
-    monkeypatch.setattr(
-        module, "write_shard", lambda *args: (written.append(args[3]), write_shard(*args))[1]
-    )
-    monkeypatch.setattr(module, "check_disk", check)
-    random_run.run("extract")
+    monkeypatch.setattr(module, "write_shard", recording(written))
+    run_extract(answered)
     assert written == ["shard-00000.safetensors", "shard-00001.safetensors"]
-    FeatureStore.open(random_run.out("extract"), verify=True)
+    FeatureStore.open(current(answered, "extract"), verify=True)
+
+
+def recording(names):
+    """`write_shard`, which also notes the name."""
+    return lambda *args: (names.append(args[3]), write_shard(*args))[1]
 
 
 def flip_a_bit(path):
@@ -104,9 +106,10 @@ def flip_a_bit(path):
     path.write_bytes(data)
 
 
-def test_damage_is_found_when_a_shard_is_first_read(random_run):
-    random_run.run("extract")
-    folder = random_run.out("extract")
+def test_damage_is_found_when_a_shard_is_first_read(answered):
+    write_config(answered, quota_gb=12)
+    run_extract(answered)
+    folder = current(answered, "extract")
     shard = folder / "shard-00000.safetensors"
     flip_a_bit(shard)
     store = FeatureStore.open(folder)
@@ -123,16 +126,14 @@ def test_damage_is_found_when_a_shard_is_first_read(random_run):
         FeatureStore.open(folder.parent)
 
 
-def test_the_stage_makes_only_damaged_shards_anew(random_run, monkeypatch):
-    random_run.run("extract")
-    folder = random_run.out("extract")
+def test_the_stage_makes_only_damaged_shards_anew(answered, monkeypatch):
+    write_config(answered, quota_gb=13)
+    run_extract(answered)
+    folder, written = current(answered, "extract"), []
     before = (folder / "index.json").read_text()
     flip_a_bit(folder / "shard-00001.safetensors")
-    written, write_shard = [], module.write_shard
-    monkeypatch.setattr(
-        module, "write_shard", lambda *args: (written.append(args[3]), write_shard(*args))[1]
-    )
-    random_run.run("extract")
+    monkeypatch.setattr(module, "write_shard", recording(written))
+    run_extract(answered)
     assert written == ["shard-00001.safetensors"]
     assert (folder / "index.json").read_text() == before
     FeatureStore.open(folder, verify=True)
@@ -167,7 +168,8 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(answered, monk
     write_config(answered, quota_gb=1)
     with pytest.raises(DiskFull, match=r"shard-00001.safetensors did not fit"):
         run_extract(answered)
-    [folder] = [p.parent for p in answered.glob("stages/extract/*/shard-00000.safetensors")]
+    journals = list(answered.glob("stages/extract/*/work/shards.jsonl"))
+    [folder] = [p.parent.parent for p in journals if p.stat().st_size]
     assert {p.name for p in folder.rglob("*.*")} == {names[0], "shards.jsonl"}
     run_extract(answered)
     assert names.count("shard-00000.safetensors") == 1

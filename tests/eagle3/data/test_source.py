@@ -120,7 +120,7 @@ def test_the_process_runs_ahead_but_not_away(
     batches = streamed.batches([[ref] for ref in refs])
     first = next(batches)
     assert len(asked) == 1 + 2  # one taken, two on their way
-    arrived = [streamed._arrived.get(timeout=60) for _ in range(2)]  # while nobody asks
+    arrived = [streamed._arrived.get(timeout=300) for _ in range(2)]  # while nobody asks
     assert [found[0].number for found in arrived if found] == [2, 3]
     assert streamed._arrived.empty()
     for found in arrived:

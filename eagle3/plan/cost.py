@@ -80,13 +80,20 @@ class Machine:
         memory = moved / (self.hardware.bandwidth * devices * u.bandwidth)
         return batch / (max(compute, memory) + self.target.num_layers * u.layer)
 
+    def product_bytes(self, recipe: Recipe) -> int:
+        """Bytes of a number that training computes products in."""
+        precision = recipe.train.precision
+        if precision == "auto":
+            return 4 if self.hardware.device.is_cpu else 2
+        return 2 if precision == "bfloat16" else 4
+
     def train_seconds(self, work: Workload, recipe: Recipe, processes: int) -> float:
-        """Training on all token passes, by processes that share each batch. The draft's products
-        are in float32."""
-        steps, shares = recipe.train.ttt_steps, self.hardware.shares(4)
+        """Training on all token passes, by processes that share each batch."""
+        steps, product = recipe.train.ttt_steps, self.product_bytes(recipe)
+        shares = self.hardware.shares(product)
         flop = work.train_token_passes * training_flop(self.draft, work, steps)
-        seconds = flop / (self.hardware.flops(4) * shares.train * processes)
-        return seconds + work.steps * steps * GRADIENT * shares.layer
+        seconds = flop / (self.hardware.flops(product) * shares.train * processes)
+        return seconds + work.passes * steps * GRADIENT * shares.layer
 
 
 READ_TOKENS = 4096

@@ -1,7 +1,7 @@
 """Memory of a training step and of reading the target, by what takes it.
 
-A ledger: each line below is a tensor that exists at the peak of a step, which is where backward
-begins. A test holds the sum within 15% of what real steps take.
+A ledger of the tensors of `eagle3.train` that exist at the peak of a step. A test holds the sum
+within 15% of what real steps take.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ MOMENTS = 2
 """Numbers that AdamW keeps for each parameter."""
 FLOAT32 = 4
 BFLOAT16 = 2
+LOSS_ROWS = 512
+LOSS_LOGITS = 2**24
+"""Rows, and logits, of one chunk of `eagle3.train.loss` (a test compares them)."""
 
 
 class Memory(Figures):
@@ -37,7 +40,7 @@ class Memory(Figures):
     activations: int = 0
     """What the unrolled draft keeps for the backward pass."""
     loss: int = 0
-    """The target's distributions, logits of a chunk, gradients of the head."""
+    """What the loss, or the backward pass of the attention, takes for a moment."""
     overhead: int = 0
     """The runtime, and what the allocator holds without need."""
 
@@ -49,21 +52,30 @@ class Memory(Figures):
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one step on one process."""
+    """The rows of one backward pass on one process: equal sequences."""
 
-    tokens: int
-    """T: all rows."""
+    sequences: int
+    length: int
     supervised: int
-    """R: rows where drafting can start."""
-    pairs: int
-    """Sum over sequences of supervised rows times length."""
+    """Rows of a sequence where drafting can start."""
 
     @classmethod
     def of(cls, tokens: int, length: int, share: float) -> Rows:
-        """Equal sequences of `length` that make up `tokens`, or one where that is longer."""
-        sequences = max(1, tokens // length)
-        supervised = max(1, round(share * length))
-        return cls(sequences * length, sequences * supervised, sequences * supervised * length)
+        """Sequences of `length` that make up `tokens`, or one where that is longer."""
+        return cls(max(1, tokens // length), length, max(1, round(share * length)))
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.length
+
+    @property
+    def starts(self) -> int:
+        return self.sequences * self.supervised
+
+    @property
+    def pairs(self) -> int:
+        """Keys that the starts look at, masked ones too."""
+        return self.starts * self.length
 
 
 def training(
@@ -72,49 +84,84 @@ def training(
     train: TrainConfig,
     rows: Rows,
     *,
+    product_bytes: int = FLOAT32,
     sharded: int = 1,
     frozen_bytes: int = FLOAT32,
+    accumulated: bool = False,
 ) -> Memory:
-    """A training step whose features are given.
+    """A training step whose features are given, at the moment when it takes most.
 
     Args:
+        product_bytes: of a number that products are computed in (`train.precision`).
         sharded: processes over which weights, gradients and moments are spread.
         frozen_bytes: of a number in the target's embedding and head.
+        accumulated: gradients of an earlier backward pass are there already.
     """
     weights = draft.parameters * FLOAT32
-    gathered = weights if sharded > 1 else 0
-    return Memory(
+    base = Memory(
         frozen=frozen(target, draft, frozen_bytes),
-        draft=weights // sharded + gathered,
-        gradients=weights // sharded,
+        draft=weights // sharded + (weights if sharded > 1 else 0),
         optimizer=MOMENTS * weights // sharded,
-        batch=rows.tokens * (4 * draft.hidden_size * FLOAT32 + 4 * 8),
-        activations=activations(draft, train.ttt_steps, rows),
-        loss=loss(draft, train.ttt_steps, rows),
+        # As stored, in bfloat16, and as training computes with it.
+        batch=rows.tokens * 4 * draft.hidden_size * (BFLOAT16 + FLOAT32),
     )
+    half = product_bytes != FLOAT32
+    earlier = weights // sharded if accumulated else 0
+    kept = kept_for_backward(draft, train.ttt_steps, rows, product_bytes)
+    head = draft.vocab_size * draft.hidden_size * FLOAT32
+    outputs = train.ttt_steps * rows.starts * draft.hidden_size * FLOAT32
+    moments = (
+        # The loss: outputs of all steps together, as rows of their own, normed twice, and their
+        # gradient; weights once more, where products are in another type.
+        {
+            "draft": base.draft + (draft.parameters * product_bytes if half else 0),
+            "activations": kept + 5 * outputs,
+            "gradients": earlier + head,
+            "loss": logits(draft, train.ttt_steps, rows),
+        },
+        # The update, a parameter at a time.
+        {"gradients": weights // sharded, "optimizer": base.optimizer + 2 * largest(draft)},
+    )
+    return max((base.model_copy(update=m) for m in moments), key=lambda found: found.total)
 
 
 def frozen(target: TargetShape, draft: DraftShape, element_bytes: int) -> int:
     """Embedding and head of the target, and the head's rows inside the draft vocabulary."""
-    whole = 2 * target.vocab_size * target.hidden_size
+    whole = (1 if target.tied else 2) * target.vocab_size * target.hidden_size
     return whole * element_bytes + draft.vocab_size * draft.hidden_size * FLOAT32
 
 
-def activations(draft: DraftShape, steps: int, rows: Rows) -> int:
-    """What the steps of `ttt.unroll` leave for backward."""
+def kept_for_backward(draft: DraftShape, steps: int, rows: Rows, product_bytes: int) -> int:
+    """Bytes that the steps of `train.ttt.unroll` leave for the backward pass."""
     h, i, q, n = draft.hidden_size, draft.intermediate_size, draft.query_width, draft.key_width
-    # Step 0, all rows: fused, two normed inputs, their concatenation; keys and values.
-    numbers = rows.tokens * (5 * h + 2 * n) + rows.supervised * 3 * h
-    # Each step, supervised rows: inputs, query, attended, three norms, the MLP, the output.
-    row = 4 * h + 2 * n + 2 * q + 4 * h + 4 * i + 3 * h
-    numbers += steps * (rows.supervised * row + 2 * rows.pairs * draft.num_heads)
-    return numbers * FLOAT32
+    # Step 0, all rows: the fused feature, two normed inputs, both side by side; keys and values.
+    first = rows.tokens * (5 * h * FLOAT32 + 2 * n * product_bytes)
+    first += rows.starts * h * FLOAT32
+    # Each step, rows where drafting can start: two normed inputs, both side by side, the sum,
+    # normed twice, and the output; query, attended, keys and values; the MLP's two products, the
+    # activation and their product. Inputs of products are cast for each, which evens out.
+    each = 8 * h * FLOAT32 + (2 * q + 2 * n + 4 * i) * product_bytes
+    # Which keys a row does not see, by blocks of rows.
+    return first + steps * rows.starts * each + rows.pairs // 2
 
 
-def loss(draft: DraftShape, steps: int, rows: Rows) -> int:
-    head = draft.vocab_size * draft.hidden_size
-    labels = rows.supervised * draft.vocab_size
-    return ((steps + 1) * head + labels) * FLOAT32
+def logits(draft: DraftShape, steps: int, rows: Rows) -> int:
+    """Bytes of the logits that `train.loss` holds at one time.
+
+    Of a chunk: the draft's, the labels of its positions and of its rows, and a product. Those of
+    the chunk before and its labels go when the next one's are made.
+    """
+    columns = min(draft.vocab_size, LOSS_LOGITS // LOSS_ROWS)
+    total = steps * rows.starts
+    whole, second = min(total, LOSS_ROWS), min(max(0, total - LOSS_ROWS), LOSS_ROWS)
+    a_row = 3 + 1 / steps
+    return round(max(a_row * whole, 2 * whole + a_row * second) * columns * FLOAT32)
+
+
+def largest(draft: DraftShape) -> int:
+    """Bytes of the largest weight."""
+    widths = (draft.vocab_size, 3 * draft.hidden_size, draft.intermediate_size, draft.query_width)
+    return max(widths) * draft.hidden_size * FLOAT32
 
 
 def reading(target: TargetShape, tokens: int, element_bytes: int) -> int:

@@ -13,15 +13,10 @@ from eagle3.plan.tokens import Workload
 
 ROOM = 0.95
 """Share of a device's memory that a plan fills at most."""
-RUNTIME = 10**9
-"""Bytes of a CUDA context with its libraries, or of Python with torch."""
-SLACK = 0.1
-"""What an allocator holds beyond what is in use, as a share."""
-
-
-DRAFTS_ON_DISK = 3 * 3 + 3
-"""Copies of the draft in float32 that a run writes: three checkpoints with two moments each, the
-best one, the exported one, and one being written."""
+RUNTIME = 5 * 10**8
+"""Bytes of Python with torch, or of a CUDA context with its libraries."""
+SLACK = 0.2
+"""What an allocator holds beyond what is in use, as a share (10% and 24% on a CPU, measured)."""
 
 
 class Mode(Figures):
@@ -40,7 +35,7 @@ class Mode(Figures):
     """Of a process that only reads the target: before training, or on devices of its own."""
     fits: bool
     tokens_per_step: int
-    """Of one process in one backward pass: its share of `train.batch_tokens`, cut until it fits."""
+    """Of one process in one backward pass: its share of a batch, cut until it fits."""
     accumulate: int
     """Backward passes in one optimiser step."""
     extract_hours: float
@@ -73,6 +68,13 @@ class Setting:
     def world(self) -> int:
         return self.machine.hardware.world
 
+    @property
+    def drafts_bytes(self) -> int:
+        """Checkpoints that are kept, each with two moments, and one being written; the best draft,
+        beside them and as a result; the exported one."""
+        copies = 3 * (self.recipe.train.keep_checkpoints + 1) + 3
+        return copies * self.machine.draft.parameters * memory.FLOAT32
+
 
 def modes(setting: Setting) -> list[Mode]:
     """Every mode that the hardware has room for by its number of devices, simplest first."""
@@ -100,7 +102,7 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
     needed = max(found.total for found in (training, extracting) if found is not None)
     room = ROOM * setting.machine.hardware.device.memory
     store = setting.store_bytes if features == "offline" else 0
-    disk = store + setting.machine.draft.parameters * memory.FLOAT32 * DRAFTS_ON_DISK
+    disk = store + setting.drafts_bytes
     why = ""
     if needed > room:
         why = f"needs {needed / 1e9:.1f} GB a device, which has {room / 1e9:.1f} to use"
@@ -132,28 +134,36 @@ def _memory(
     """Of training and of reading; tokens of a backward pass and passes of a step: the largest share
     of a batch that fits, or one sample where none does."""
     length = setting.work.sample_tokens
-    share = max(length, setting.recipe.train.batch_tokens // _trainers(setting, features))
+    train, trainers = setting.recipe.train, _trainers(setting, features)
+    share = max(length, train.batch_tokens // trainers)
     sharded = setting.world if sharding == "fsdp" else 1
     reader = _reader(setting, sharded)
     together = features == "online" or (features == "streamed" and setting.world == 1)
-    accumulate = 1
+    parts = 1
     while True:
-        tokens = max(length, share // accumulate)
-        step = _training(setting, sharded, tokens)
+        tokens = max(length, share // parts)
+        passes = max(1, round(train.accumulate * train.batch_tokens / (trainers * tokens)))
+        step = _training(setting, sharded, tokens, passes > 1)
         if together:
             step = step.model_copy(update={"target": reader.target, "reading": reader.reading})
         step = _with_overhead(step)
         fits = step.total <= ROOM * setting.machine.hardware.device.memory
         if fits or tokens == length:
-            return step, None if together else _with_overhead(reader), tokens, accumulate
-        accumulate *= 2
+            return step, None if together else _with_overhead(reader), tokens, passes
+        parts *= 2
 
 
-def _training(setting: Setting, sharded: int, tokens: int) -> Memory:
+def _training(setting: Setting, sharded: int, tokens: int, accumulated: bool) -> Memory:
     m, work = setting.machine, setting.work
-    rows = Rows.of(tokens, work.sample_tokens, work.supervised)
     return memory.training(
-        m.target, m.draft, setting.recipe.train, rows, sharded=sharded, frozen_bytes=m.target_bytes
+        m.target,
+        m.draft,
+        setting.recipe.train,
+        Rows.of(tokens, work.sample_tokens, work.supervised),
+        product_bytes=m.product_bytes(setting.recipe),
+        sharded=sharded,
+        frozen_bytes=m.target_bytes,
+        accumulated=accumulated,
     )
 
 

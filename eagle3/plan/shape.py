@@ -38,6 +38,8 @@ class TargetShape(Figures):
     """All query heads together."""
     cache_width: int = Field(gt=0)
     """Numbers that one token adds to the key and value cache of one layer."""
+    tied: bool = False
+    """Whether the LM head is the embedding."""
     max_position_embeddings: int | None = None
     checkpoint_bytes: int = 2
     """Bytes of one weight as the checkpoint stores it."""
@@ -80,6 +82,7 @@ class TargetShape(Figures):
                 vocab_size=c["vocab_size"],
                 query_width=wide,
                 cache_width=cached,
+                tied=bool(c["tie_word_embeddings"]),
                 max_position_embeddings=c.get("max_position_embeddings"),
                 checkpoint_bytes=_stored_bytes(c),
                 draft_heads=fit.heads(config),

@@ -70,9 +70,8 @@ def _advice(plan: Plan) -> str:
     text = f"Recommended: extract.mode {mode.features}"
     if mode.sharding != "single":
         text += f" with {mode.sharding} on {plan.hardware.count} devices"
-    text += f", {mode.tokens_per_step:,} tokens a backward pass"
-    if mode.accumulate > 1:
-        text += f", {mode.accumulate} passes a step"
+    text += f", train.batch_tokens {mode.tokens_per_step}"
+    text += f" a process, train.accumulate {mode.accumulate}" if mode.accumulate > 1 else ""
     return f"{text}, regenerate.batch_size {plan.regenerate_batch}."
 
 

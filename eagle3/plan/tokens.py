@@ -23,7 +23,7 @@ class Workload(Figures):
     supervised: float
     """Share of a training sample's tokens that belong to an answer."""
     prompt_tokens: int
-    """Tokens of all prompts, each counted as often as it is answered."""
+    """Tokens of the prompts that the target answers, each as often as it does."""
     response_tokens: int
     """Tokens that the target writes."""
     tokens: int
@@ -32,8 +32,8 @@ class Workload(Figures):
     """Those of the training samples."""
     train_token_passes: int
     """`train_tokens` times epochs."""
-    steps: int
-    """Optimiser steps."""
+    passes: int
+    """Backward passes, when one takes `train.batch_tokens`."""
 
 
 def workload(
@@ -48,14 +48,16 @@ def workload(
         prompt_tokens: mean length of a rendered prompt.
     """
     r, t = recipe.regenerate, recipe.train
-    samples = max(1, train_prompts * r.answers)
-    written = samples * r.max_new_tokens
-    if r.token_budget is not None and written > r.token_budget:
-        samples = max(1, round(samples * r.token_budget / written))
-        written = r.token_budget
+    given = r.mode == "given"  # answers as long as training takes them, which nobody writes
+    answer = max(1, round(t.max_length - prompt_tokens)) if given else r.max_new_tokens
+    samples = max(1, train_prompts * (1 if given else r.answers))
+    answers = samples * answer
+    if r.token_budget is not None and answers > r.token_budget and not given:
+        samples = max(1, round(samples * r.token_budget / answers))
+        answers = r.token_budget
     prompts = round(samples * prompt_tokens), round(heldout_prompts * prompt_tokens)
-    responses = written + heldout_prompts * r.max_new_tokens
-    length = min(t.max_length, max(1, round((written + prompts[0]) / samples)))
+    heldout = heldout_prompts * r.max_new_tokens
+    length = min(t.max_length, max(1, round((answers + prompts[0]) / samples)))
     passes = round(samples * length * t.epochs * t.data_share)
     return Workload(
         train_prompts=train_prompts,
@@ -63,10 +65,10 @@ def workload(
         samples=samples,
         sample_tokens=length,
         supervised=min(1.0, max(0.0, 1 - prompt_tokens / length)),
-        prompt_tokens=sum(prompts),
-        response_tokens=responses,
-        tokens=responses + sum(prompts),
+        prompt_tokens=prompts[1] if given else sum(prompts),
+        response_tokens=heldout if given else answers + heldout,
+        tokens=answers + heldout + sum(prompts),
         train_tokens=samples * length,
         train_token_passes=passes,
-        steps=max(1, -(-passes // t.batch_tokens)),
+        passes=max(1, -(-passes // t.batch_tokens)),
     )

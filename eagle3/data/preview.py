@@ -137,7 +137,12 @@ def _samples(
     summary = read_manifest(folder)["summary"].get("given")
     notes = Tally.of(summary).warnings() if summary else []
     source = "the prompt set's own" if given else "written by the target"
-    return read_records(folder / "responses.jsonl", Response), source, notes
+    found = read_records(folder / "responses.jsonl", Response)
+    if parts := sum("." in r.id for r in found):
+        notes.append(
+            f"the chat template rewrites history: what stood before is {parts} samples of their own"
+        )
+    return found, source, notes
 
 
 def _set_answers(

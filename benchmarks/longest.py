@@ -9,7 +9,7 @@ checked against the memory of a real step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -122,12 +122,12 @@ def _filled(shape: Tensor) -> Tensor:
 
 
 def counted(case: Case, method: Method, limit: int) -> int | None:
-    """Bytes that two steps take at most beside this process's own; None where that is over."""
+    """Bytes that a step takes at most beside this process's own; None where that is over."""
     with Ledger(limit) as ledger:
         try:
             step = Step(case, method)
+            step.begin()
             step()
-            step()  # gradients are let go of before the second: its peak may be another
         except Full:
             return None
     peak: int = ledger.peak
@@ -135,22 +135,40 @@ def counted(case: Case, method: Method, limit: int) -> int | None:
 
 
 def longest(case: Case, method: Method, limit_gib: float) -> str:
-    """The finding, as a line: bisection between a length that fits and one that does not."""
+    """The finding, as a line."""
     own = resident("VmRSS")
     limit = round(limit_gib * 2**30) - own
-    fits, over = 0, 1
-    while counted(replace(case, length=over * GRAIN), method, limit) is not None:
-        fits, over = over, 2 * over
-    while over - fits > 1:
-        middle = (fits + over) // 2
-        found = counted(replace(case, length=middle * GRAIN), method, limit)
-        fits, over = (fits, middle) if found is None else (middle, over)
+    fits = search(lambda n: counted(replace(case, length=n), method, limit), limit)
     small = replace(case, length=CHECKED)
-    sum_ = counted(small, method, limit)
+    sum_ = counted(small, method, 2**50) or 0
     with Apart(small, method, torch.get_num_threads()) as process:
         real = max(process.step().peak for _ in range(2))
-    checked = "over the limit" if sum_ is None else f"{(sum_ + own) / 2**30:.2f} GiB"
     return (
-        f"{method}: {fits * GRAIN} tokens fit {limit_gib:g} GiB (at {CHECKED}: counted {checked}, "
-        f"measured {real / 2**30:.2f} GiB)"
+        f"{method}: {fits} tokens fit {limit_gib:g} GiB (at {CHECKED}: counted "
+        f"{(sum_ + own) / 2**30:.2f} GiB, measured {real / 2**30:.2f} GiB)"
     )
+
+
+def search(peak_at: Callable[[int], int | None], limit: int) -> int:
+    """The longest length, a multiple of `GRAIN`, whose peak is within a limit; 0 where none is.
+
+    Peaks grow about like the length, so the next length to try lies where a line through the last
+    two ends; where that was too long already, halfway.
+
+    Args:
+        peak_at: the peak in bytes, None where it is over the limit. It grows with the length.
+    """
+    fits, over, peak = 0, 0, 0
+    ahead = float(GRAIN)
+    while not over or over - fits > GRAIN:
+        length = fits + max(GRAIN, int(ahead) // GRAIN * GRAIN)
+        if over and length >= over:
+            length = (fits + over) // 2 // GRAIN * GRAIN
+        found = peak_at(length)
+        if found is None:
+            over = length
+            continue
+        a_token = max(1.0, (found - peak) / (length - fits))
+        fits, peak = length, found
+        ahead = (limit - peak) / a_token
+    return fits

@@ -127,6 +127,12 @@ class Step:
         self.optimizer.step()
         return float(loss.detach())
 
+    def begin(self) -> None:
+        """Make AdamW's moments, which the first step would make; no weight changes."""
+        for parameter in self.draft.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+
     @property
     def supervised(self) -> list[float]:
         """The share of the rows that count at each draft step."""

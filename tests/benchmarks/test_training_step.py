@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.longest import Full, Ledger, counted
+from benchmarks.longest import GRAIN, Full, Ledger, counted, search
 from benchmarks.steps_apart import Measured
 from benchmarks.training_case import Case, Rows, Step
 from benchmarks.training_step import table
@@ -69,3 +69,20 @@ def test_counting_sees_what_a_method_keeps() -> None:
     assert ours is not None
     assert ours < many - 2 * logits
     assert counted(case, "plain", logits) is None
+
+
+@pytest.mark.parametrize("squared", [0, 7])
+def test_the_longest_length_is_found_in_few_tries(squared: int) -> None:
+    limit, tried = 20_000_000, []
+
+    def peak(length: int) -> int | None:
+        tried.append(length)
+        bytes_ = 1_000_000 + 900 * length + squared * length**2 // 100
+        return bytes_ if bytes_ <= limit else None
+
+    found = search(peak, limit)
+    assert found % GRAIN == 0
+    assert peak(found) is not None
+    assert peak(found + GRAIN) is None
+    assert len(tried) < 20
+    assert search(lambda _: None, limit) == 0

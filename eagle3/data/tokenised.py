@@ -17,9 +17,9 @@ from eagle3.errors import BadInput
 IGNORED = -100
 """The label of a token that is not an answer's, in torch's cross-entropy."""
 SAME = 0.97
-"""Share of a set's tokens that must come back when they are decoded and encoded again. Measured
-with SmolLM2's tokenizer: 1.000 of texts, 0.998 of answers that were sampled, which are not always
-split as text would be; 0.85 to 0.91 of the ids of other byte-level vocabularies."""
+"""Share of a set's tokens that must come back when they are decoded and encoded again. Measured in
+docs/experiments.md: all of a text's, nearly all of an answer that was sampled (which is not always
+split as text would be), nine tenths or less of another vocabulary's."""
 LOOK_ROWS, LOOK_TOKENS, LOOK_LEAST = 200, 256, 500
 """Rows of a set that are compared, tokens of each, and tokens below which nothing is concluded."""
 
@@ -105,9 +105,7 @@ def check_round_trip(
     shares, same, total = [], 0, 0
     for where, tokens in rows[:: max(1, len(rows) // LOOK_ROWS)]:
         ids = tokens.ids[:LOOK_TOKENS]
-        again = encode(tokenizer, tokenizer.decode(ids, skip_special_tokens=False))
-        blocks = SequenceMatcher(None, ids, again, autojunk=False).get_matching_blocks()
-        matched = sum(block.size for block in blocks)
+        matched = num_that_come_back(ids, tokenizer)
         shares.append((matched / len(ids), where))
         same, total = same + matched, total + len(ids)
     if total >= LOOK_LEAST and same / total < SAME:
@@ -117,6 +115,13 @@ def check_round_trip(
             f"{share:.0%}): the ids are those of another tokenizer",
             _hint(facts),
         )
+
+
+def num_that_come_back(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many ids are there again, in their order, when they are decoded and encoded."""
+    again = encode(tokenizer, tokenizer.decode(ids, skip_special_tokens=False))
+    blocks = SequenceMatcher(None, ids, again, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks)
 
 
 def _hint(facts: Mapping[str, Any]) -> str:

@@ -96,6 +96,20 @@ DECODED = [
         {"head_dim": 16, "sliding_window": WINDOW, "layer_types": HALF_SLIDING},
         (4, 2, 16),
     ),
+    Family(
+        "Gemma 4 (text)",
+        "gemma4_text",
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": WINDOW,
+            "layer_types": HALF_SLIDING,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": VOCAB,
+        },
+        (4, 2, 16),
+    ),
     Family("Phi-3", "phi3", {"sliding_window": WINDOW}, (4, 2, 8)),
     Family("OLMo 2", "olmo2", {}, (4, 2, 8)),
     Family(

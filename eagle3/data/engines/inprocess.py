@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 
+from eagle3 import fit
 from eagle3.config import RegenerateConfig
 from eagle3.data.batch import decode_batch
 from eagle3.data.engines.conversation import Ledger
@@ -31,11 +32,9 @@ class InProcess:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of K and V that one token takes in all layers."""
-        config = self.target.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return int(2 * self.target.num_layers * heads * dim * self.target.dtype.itemsize)
+        """About the bytes of K and V that one token takes in all layers."""
+        _, heads, dim = fit.heads(self.target.config)
+        return 2 * self.target.num_layers * heads * dim * self.target.dtype.itemsize
 
     def _write(self, ledger: Ledger, batch: list[Prompt]) -> None:
         """The conversations of a batch, turn by turn; those that are finished are skipped."""

@@ -20,8 +20,8 @@ class Family:
     defaults: Config = field(default_factory=dict)
     """Keys that `config.json` may leave out, where they differ from `DEFAULTS`."""
     bias: str = "all"
-    """What has a bias: `all` projections of attention where `attention_bias` says so, `qkv` always,
-    or none, whatever the config says."""
+    """What has a bias where `attention_bias` says so: `all` projections of attention, or its
+    `inputs`. Or `qkv` always, or none, whatever the config says."""
     norms: int = 2
     """Norm weights of hidden size in a layer; the final norm exists where this is not 0."""
     qk_norm: str = ""
@@ -103,10 +103,12 @@ def attention(family: Family, c: Config) -> int:
     wide = heads * head_dim(c)
     narrow = (c.get("num_key_value_heads") or heads) * head_dim(c)
     weights = 2 * hidden * wide + 2 * hidden * narrow
-    said = family.bias == "all" and bool(c["attention_bias"])
-    always = family.bias == "qkv" and c.get("qkv_bias", True)
-    biases = (said or always) * (wide + 2 * narrow) + said * hidden
-    norms = {"": 0, "head": 2 * head_dim(c), "wide": wide + narrow}[family.qk_norm]
+    said = bool(c["attention_bias"])
+    inputs = family.bias in ("all", "inputs") and said
+    inputs = inputs or (family.bias == "qkv" and c.get("qkv_bias", True))
+    biases = inputs * (wide + 2 * narrow) + (family.bias == "all" and said) * hidden
+    qk_norm = "wide" if c.get("use_qk_norm") else family.qk_norm
+    norms = {"": 0, "head": 2 * head_dim(c), "wide": wide + narrow}[qk_norm]
     return weights + biases + norms + heads * family.sinks
 
 
@@ -197,6 +199,8 @@ FAMILIES: Mapping[str, Family] = {
     "olmo": Family(norms=0),
     "olmo2": Family(qk_norm="wide"),
     "olmo3": Family(qk_norm="wide"),
+    "cohere": Family(norms=1, defaults=_TIED),
+    "glm4": Family(norms=4, bias="inputs", defaults={"head_dim": 128}),
     "gpt_oss": Family(
         sinks=True, experts=_gpt_oss, defaults={"attention_bias": True, "head_dim": 64}
     ),

@@ -75,6 +75,8 @@ def test_parameters_are_counted_exactly(kind: str) -> None:
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("qwen3", {"head_dim": 16, "attention_bias": True}),
         ("gemma2", {"tie_word_embeddings": False}),
+        ("cohere", {"use_qk_norm": True}),
+        ("glm4", {"attention_bias": True}),
         ("deepseek_v3", {"q_lora_rank": 10, "attention_bias": True}),
     ],
 )

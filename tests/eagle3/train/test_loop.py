@@ -100,11 +100,17 @@ def test_the_head_starts_as_the_recipe_says(head: Head) -> None:
     )
 
 
-@pytest.mark.parametrize("loss", ["tv", "lk_alpha", "lk_lambda"])
-def test_it_learns_by_acceptance_too(extracted: Path, loss: str) -> None:
-    change_recipe(extracted, loss=loss, loss_per="sequence")
-    run_train(extracted, loss)
-    change_recipe(extracted, loss="soft_ce", loss_per="token")
+@pytest.mark.parametrize(
+    ("loss", "precision"),
+    [("tv", "float32"), ("lk_alpha", "float32"), ("lk_lambda", "float32"), ("soft_ce", "bfloat16")],
+)
+def test_it_learns_by_other_losses_and_in_half_precision(
+    extracted: Path, loss: str, precision: str
+) -> None:
+    change_recipe(extracted, loss=loss, precision=precision, loss_per="sequence", recompute=True)
+    run_train(extracted, f"{loss} {precision}")
+    own = {"precision": "float32", "recompute": False}
+    change_recipe(extracted, loss="soft_ce", loss_per="token", **own)
     history = (current(extracted, "train") / "history.jsonl").read_text().splitlines()
     rows = [json.loads(x) for x in history]
     assert rows[-1]["train/loss"] < rows[0]["train/loss"]

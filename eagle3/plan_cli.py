@@ -67,8 +67,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         if given is not None and given <= 0:
             raise ValueError(f"--{name.replace('_', '-')} {given:g}: expected a positive number")
     recipe = load_recipe(args.recipe)
-    if args.data is not None:
-        recipe = recipe.with_prompts({"source": args.data})
+    if args.data is not None or args.prompts is None:
+        recipe = recipe.with_prompts({} if args.data is None else {"source": args.data})
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     hub = Hub(os.environ.get("HF_ENDPOINT") or HUB, get_token(), offline)
     found = TargetShape.from_config(read_config(_reference(args.target), hub))

@@ -93,7 +93,10 @@ class Machine:
         shares = self.hardware.shares(product)
         flop = work.train_token_passes * training_flop(self.draft, work, steps)
         seconds = flop / (self.hardware.flops(product) * shares.train * processes)
-        return seconds + work.passes * steps * GRADIENT * shares.layer
+        # A process takes one sample at least, however small its share of a batch.
+        share = max(work.sample_tokens, recipe.train.batch_tokens / processes)
+        passes = work.train_token_passes / (processes * share)
+        return seconds + passes * steps * GRADIENT * shares.layer
 
 
 READ_TOKENS = 4096

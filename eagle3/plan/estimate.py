@@ -197,6 +197,8 @@ def _assumptions(machine: Machine, writer: Machine, recipe: Recipe) -> list[str]
         "proof in float32",
         "fetching the target and loading it are not counted",
     ]
+    if machine.hardware.world > 1:
+        said.append("processes share the work evenly; exchanging gradients is not counted")
     if writer.served:
         said.append(
             "the server that writes the answers runs on the same hardware, in "

@@ -32,8 +32,6 @@ class Workload(Figures):
     """Those of the training samples."""
     train_token_passes: int
     """`train_tokens` times epochs."""
-    passes: int
-    """Backward passes, when one takes `train.batch_tokens`."""
 
 
 def workload(
@@ -70,5 +68,4 @@ def workload(
         tokens=answers + heldout + sum(prompts),
         train_tokens=samples * length,
         train_token_passes=passes,
-        passes=max(1, -(-passes // t.batch_tokens)),
     )

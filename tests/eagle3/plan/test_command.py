@@ -49,6 +49,13 @@ def test_json_of_a_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert plan["hardware"]["device"]["name"] == "cpu"
 
 
+def test_a_count_stands_in_for_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe in ("paper", "domain"):
+        code, out, _ = typed(capsys, "demo", "--recipe", recipe, "--prompts", "5000")
+        assert code == 0
+        assert "held out" in out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -57,6 +64,8 @@ def test_json_of_a_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["demo", "--gpu", "abacus"], 2, "expected one of b200"),
         (["demo", "--gpus", "0"], 2, "--gpus 0: expected a positive number"),
         (["demo", "--recipe", "nope"], 2, "recipe 'nope' does not exist"),
+        (["demo", "--recipe", "paper"], 3, "--prompts N"),
+        (["demo", "--recipe", "domain"], 2, "prompts of your own"),
         (["no reference"], 2, "is not a reference"),
         (["gguf:/a/b.gguf"], 3, "when `resolve` has fetched it"),
         (["/nowhere"], 3, "No such file"),

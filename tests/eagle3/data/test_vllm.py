@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,11 +22,11 @@ from tests.tiny import Tiny, build_permutation_target, write_prompts
 
 PYTHON = os.environ.get("UPDRAFT_VLLM_PYTHON", "")
 CERTAINTY = 4.0
-START_S = 420
+START_S = 600
 
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(not PYTHON, reason="UPDRAFT_VLLM_PYTHON names no Python that has vLLM"),
 ]
 STAGES = ("resolve", "prepare", "regenerate")
@@ -59,8 +60,17 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
             _wait(server, url, folder / "log")
             yield Vllm(tiny, url)
         finally:
-            server.terminate()
-            server.wait(60)
+            _end(server)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end, and end it and its engine process where it does not."""
+    server.terminate()
+    try:
+        server.wait(60)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -142,7 +142,7 @@ def longest(case: Case, method: Method, limit_gib: float) -> str:
     small = replace(case, length=CHECKED)
     sum_ = counted(small, method, 2**50) or 0
     with Apart(small, method, torch.get_num_threads()) as process:
-        real = max(process.step().peak for _ in range(2))
+        real = process.step().peak
     return (
         f"{method}: {fits} tokens fit {limit_gib:g} GiB (at {CHECKED}: counted "
         f"{(sum_ + own) / 2**30:.2f} GiB, measured {real / 2**30:.2f} GiB)"
@@ -161,6 +161,7 @@ def search(peak_at: Callable[[int], int | None], limit: int) -> int:
     fits, over, peak = 0, 0, 0
     ahead = float(GRAIN)
     while not over or over - fits > GRAIN:
+        ahead = min(ahead, 3 * fits)  # short sequences may say little of long ones
         length = fits + max(GRAIN, int(ahead) // GRAIN * GRAIN)
         if over and length >= over:
             length = (fits + over) // 2 // GRAIN * GRAIN

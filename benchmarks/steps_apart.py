@@ -30,7 +30,7 @@ class Measured:
     peak: int
     """The most bytes of memory that the process has had so far: resident, or the GPU's."""
     before: int
-    """Bytes that it had before its first step: code, weights, features."""
+    """Bytes that it had before its first step: code, weights, moments, features."""
     supervised: list[float]
 
 
@@ -74,6 +74,7 @@ def _serve(pipe: Connection, case: Case, method: Method, threads: int) -> None:
     """Steps on demand, until the other side hangs up."""
     torch.set_num_threads(threads)
     step = Step(case, method)
+    step.begin()
     before = _bytes(case, "VmRSS")
     while True:
         try:

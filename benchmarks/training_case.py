@@ -132,6 +132,7 @@ class Step:
         for parameter in self.draft.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     @property
     def supervised(self) -> list[float]:

@@ -7,7 +7,7 @@
 Both methods get the same network, sequence, float type and optimiser (`training_case.py`); what the
 plain one does is in `plain_training.py`. A test holds their losses and gradients equal. Each works
 in a process of its own, where its memory is measured; they take turns, one step each a round, the
-first of the rounds in turn, after a step that does not count. Ratios are taken within a round.
+first of the rounds in turn, after rounds that do not count. Ratios are taken within a round.
 
 Two clocks are shown: the wall's, and the CPU's time of the process, which another load on the
 machine changes little. Run it with one thread where others compute: then both mean the same.
@@ -54,13 +54,14 @@ def main() -> None:
         for method in METHODS:
             sys.stdout.write(longest(case, method, args.limit_gib) + "\n")
         return
-    sys.stdout.write(table(case, alternate(case, args.rounds, args.threads)))
+    sys.stdout.write(table(case, alternate(case, args.rounds, args.warm_up, args.threads)))
     sys.stdout.write(f"load at the end: {os.getloadavg()}\n")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Ours beside a plain training step.")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds that do not count")
     parser.add_argument("--length", type=int, default=2048)
     parser.add_argument("--draft-vocab", type=int, help="32,000; 131,072 with --largest")
     parser.add_argument("--steps", type=int, default=7, help="training-time test")
@@ -74,16 +75,16 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def alternate(case: Case, rounds: int, threads: int) -> dict[Method, list[Measured]]:
+def alternate(case: Case, rounds: int, warm_up: int, threads: int) -> dict[Method, list[Measured]]:
     """Every method's measurements, round by round."""
     found: dict[Method, list[Measured]] = {method: [] for method in METHODS}
     with Apart(case, METHODS[0], threads) as ours, Apart(case, METHODS[1], threads) as plain:
-        for n in range(rounds + 1):
+        for n in range(-warm_up, rounds):
             for process in (ours, plain) if n % 2 else (plain, ours):
                 measured = process.step()
-                if n:
+                if n >= 0:
                     found[process.method].append(measured)
-                sys.stderr.write(f"round {n} of {rounds}: {process.method} {measured.wall:.1f} s\n")
+                sys.stderr.write(f"round {n + 1} of {rounds}: {process.method} {measured}\n")
     return found
 
 

@@ -77,7 +77,7 @@ def test_the_longest_length_is_found_in_few_tries(squared: int) -> None:
 
     def peak(length: int) -> int | None:
         tried.append(length)
-        bytes_ = 1_000_000 + 900 * length + squared * length**2 // 100
+        bytes_ = 1_000_000 + max(0, 900 * (length - 700)) + squared * length**2 // 100
         return bytes_ if bytes_ <= limit else None
 
     found = search(peak, limit)

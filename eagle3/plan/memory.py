@@ -107,7 +107,7 @@ def training(
     )
     half = product_bytes != FLOAT32
     earlier = weights // sharded if accumulated else 0
-    kept = kept_for_backward(draft, train.ttt_steps, rows, product_bytes)
+    kept, step = kept_for_backward(draft, train.ttt_steps, rows, product_bytes, train.recompute)
     head = draft.vocab_size * draft.hidden_size * FLOAT32
     outputs = train.ttt_steps * rows.starts * draft.hidden_size * FLOAT32
     moments = (
@@ -119,6 +119,8 @@ def training(
             "gradients": earlier + head,
             "loss": logits(draft, train.ttt_steps, rows),
         },
+        # Backward begins: the last step is made again, where it was not kept.
+        {"activations": kept + 2 * outputs + step, "gradients": earlier + head},
         # The update, a parameter at a time.
         {"gradients": weights // sharded, "optimizer": base.optimizer + 2 * largest(draft)},
     )
@@ -131,8 +133,11 @@ def frozen(target: TargetShape, draft: DraftShape, element_bytes: int) -> int:
     return whole * element_bytes + draft.vocab_size * draft.hidden_size * FLOAT32
 
 
-def kept_for_backward(draft: DraftShape, steps: int, rows: Rows, product_bytes: int) -> int:
-    """Bytes that the steps of `train.ttt.unroll` leave for the backward pass."""
+def kept_for_backward(
+    draft: DraftShape, steps: int, rows: Rows, product_bytes: int, recompute: bool
+) -> tuple[int, int]:
+    """Bytes that the steps of `train.ttt.unroll` leave for the backward pass, and those of one step
+    that comes back in it: 0 unless steps are made again."""
     h, i, q, n = draft.hidden_size, draft.intermediate_size, draft.query_width, draft.key_width
     # Step 0, all rows: the fused feature, two normed inputs, both side by side; keys and values.
     first = rows.tokens * (5 * h * FLOAT32 + 2 * n * product_bytes)
@@ -142,7 +147,11 @@ def kept_for_backward(draft: DraftShape, steps: int, rows: Rows, product_bytes: 
     # activation and their product. Inputs of products are cast for each, which evens out.
     each = 8 * h * FLOAT32 + (2 * q + 2 * n + 4 * i) * product_bytes
     # Which keys a row does not see, by blocks of rows.
-    return first + steps * rows.starts * each + rows.pairs // 2
+    first += rows.pairs // 2
+    if not recompute:
+        return first + steps * rows.starts * each, 0
+    inputs = h * FLOAT32 + 2 * n * product_bytes
+    return first + steps * rows.starts * inputs, rows.starts * each
 
 
 def logits(draft: DraftShape, steps: int, rows: Rows) -> int:

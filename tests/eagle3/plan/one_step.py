@@ -44,6 +44,7 @@ class Sizes:
     prompt: int
     """Tokens of a sequence before its answer."""
     precision: str = "float32"
+    recompute: bool = False
 
     def config(self) -> LlamaConfig:
         return LlamaConfig(
@@ -59,7 +60,9 @@ class Sizes:
 
     def planned(self) -> Memory:
         target = TargetShape.from_config(self.config().to_dict())
-        train = TrainConfig(ttt_steps=self.steps, draft_vocab_size=self.draft_vocab)
+        train = TrainConfig(
+            ttt_steps=self.steps, draft_vocab_size=self.draft_vocab, recompute=self.recompute
+        )
         rows = Rows(self.sequences, self.length, self.length - self.prompt)
         draft = DraftShape.for_target(target, self.draft_vocab)
         product = 2 if self.precision == "bfloat16" else 4
@@ -98,7 +101,7 @@ class Step:
         batch = pack(self.samples, self.sizes.steps)
         self.optimizer.zero_grad(set_to_none=True)
         with computing_in(self.sizes.precision, torch.device("cpu")):  # type: ignore[arg-type]
-            result = objective(self.draft, self.teacher, batch, 0.8)
+            result = objective(self.draft, self.teacher, batch, 0.8, recompute=self.sizes.recompute)
         torch.autograd.backward(result.loss)
         torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 0.5)
         self.optimizer.step()

@@ -19,6 +19,7 @@ SMALL = {
     "long sequence": Sizes(64, 128, 4, 4, 500, 500, 384, 1, 5, 8),
     "many steps": Sizes(128, 384, 8, 2, 1000, 1000, 48, 6, 7, 16),
     "weights alone": Sizes(256, 1024, 8, 8, 400, 200, 16, 2, 2, 4),
+    "recomputed": Sizes(128, 384, 8, 2, 300, 300, 96, 6, 7, 16, recompute=True),
     "bfloat16": Sizes(128, 384, 8, 2, 1000, 1000, 48, 6, 7, 16, "bfloat16"),
 }
 

@@ -104,9 +104,11 @@ def look(config: RunConfig, outputs: Mapping[str, Path], count: int) -> Preview:
     tokenizer = load_tokenizer(folder)
     ends = end_ids(folder, tokenizer)
     limit = min(config.recipe.train.max_length, facts["max_position_embeddings"])
-    found, source, notes = _samples(outputs, config, Reader(tokenizer, ends), ends, limit)
+    found, source, tally, notes = _samples(outputs, config, Reader(tokenizer, ends), ends, limit)
     train = [r for r in found if r.split == "train"] or found
     preview = _measure(train, config, facts, source, limit)
+    preview.truncated += tally.truncated  # these were cut before they were written down
+    preview.tokens_cut += tally.tokens_cut
     kept = _draft_vocabulary(train, config, facts["vocab_size"], limit, ends, tokenizer)
     preview.draft_vocab_size = len(kept)
     preview.coverage, preview.coverage_of = _coverage(
@@ -127,7 +129,7 @@ def _samples(
     reader: Reader,
     ends: frozenset[int],
     limit: int,
-) -> tuple[list[Response], str, list[str]]:
+) -> tuple[list[Response], str, Tally, list[str]]:
     """Samples, whose answers they are, and what became of the rest."""
     given = config.recipe.regenerate.mode == "given"
     folder = outputs.get("regenerate")
@@ -135,19 +137,20 @@ def _samples(
         prompts = read_records(outputs["prepare"] / "prompts.jsonl", Prompt)
         return _set_answers(prompts, reader, ends, limit, given)
     summary = read_manifest(folder)["summary"].get("given")
-    notes = Tally.of(summary).warnings() if summary else []
+    tally = Tally.of(summary) if summary else Tally()
+    notes = tally.warnings()
     source = "the prompt set's own" if given else "written by the target"
     found = read_records(folder / "responses.jsonl", Response)
     if parts := sum("." in r.id for r in found):
         notes.append(
             f"the chat template rewrites history: what stood before is {parts} samples of their own"
         )
-    return found, source, notes
+    return found, source, tally, notes
 
 
 def _set_answers(
     prompts: list[Prompt], reader: Reader, ends: frozenset[int], limit: int, given: bool
-) -> tuple[list[Response], str, list[str]]:
+) -> tuple[list[Response], str, Tally, list[str]]:
     tally, found = Tally(), []
     training = [p for p in prompts if p.split == "train"]
     for prompt in training[:MOST_READ]:
@@ -164,7 +167,7 @@ def _set_answers(
         source += ", shown in place of the target's, which are not written yet"
     if len(training) > MOST_READ:
         source += f" (the first {MOST_READ:,} of {len(training):,} conversations)"
-    return found, source, tally.warnings()
+    return found, source, tally, tally.warnings()
 
 
 def _measure(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = {"api", "workers", "jobs", "eagle3", "migrations", "tests"}
+OURS = {"api", "workers", "jobs", "eagle3", "migrations", "tests", "benchmarks"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
-from eagle3.run import Progress, read_config, run_stage, write_json
+from eagle3.run import read_config, reporter, run_stage, write_json
 from eagle3.scaling import cli as scaling_cli
 
 
@@ -124,7 +124,7 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
     if not run.is_dir():
         sys.stderr.write(f"eagle3 {stage}: {run} is not a directory; make one with: eagle3 init\n")
         return BadInput.exit_code
-    progress = Progress(stage, run / "logs" / f"{stage}.jsonl", stream)
+    progress = reporter(stage, run, stream)
     try:
         _tune_memory()
         from eagle3.stages import STAGES as FUNCTIONS  # torch loads only here

@@ -1,8 +1,10 @@
-"""A stage's process among others: signals that ask it to stop, and one process a run directory."""
+"""A stage's process among others: signals that ask it to stop, one process a run directory, and the
+processes that `torchrun` starts to do one stage together."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.errors import Stopped
+
+
+def processes() -> int:
+    """How many processes do this stage together, as `torchrun` says; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of them this is, from 0; the first alone writes to the run directory."""
+    return int(os.environ.get("RANK", "0")) if processes() > 1 else 0
 
 
 @contextmanager

@@ -23,7 +23,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,7 @@ from pydantic import ValidationError
 
 from eagle3.config import RunConfig, explain
 from eagle3.errors import BadInput, Stopped
-from eagle3.process import alone, stop_on_signals
+from eagle3.process import alone, processes, rank, stop_on_signals
 
 FORMAT = 1
 """Raised when a stage's outputs change meaning, so that old ones are not reused."""
@@ -87,6 +88,19 @@ class Progress:
         self.emit("log", level="warning", message=message)
 
 
+class Quiet(Progress):
+    """For all processes but the first, which reports for them: they only warn, on stderr."""
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        if kind == "error" or fields.get("level") == "warning":
+            sys.stderr.write(f"{self.stage}, process {rank()}: {fields['message']}\n")
+
+
+def reporter(stage: str, run: Path, stream: TextIO | io.TextIOBase | None = None) -> Progress:
+    """How this process reports on a stage."""
+    return (Quiet if rank() else Progress)(stage, run / "logs" / f"{stage}.jsonl", stream)
+
+
 @dataclass
 class Context:
     """What a stage function gets: where to read, where to write, how to report."""
@@ -118,6 +132,9 @@ class Stage:
     function: Callable[[Context], None]
     always: bool = False
     """Run even when an output exists (resolve: a reference may point to something new)."""
+    together: Callable[[], AbstractContextManager[Callable[[], None]]] | None = None
+    """Joins the processes that `torchrun` started, and gives what waits for all of them; a stage
+    without it runs in one process."""
 
 
 def sha256_file(path: Path) -> str:
@@ -193,12 +210,13 @@ def run_stage(
     """Run one stage, or find that its outputs exist. Returns the manifest.
 
     Files under `work/` in the output folder are the stage's own (resume state): they are not listed
-    in the manifest, and are removed once it is written.
+    in the manifest, and are removed once it is written. Of several processes the first holds the
+    run directory and writes all of this.
     """
     config = read_config(run)
-    progress = Progress(stage.name, run / "logs" / f"{stage.name}.jsonl", stream)
+    progress = reporter(stage.name, run, stream)
     started = time.monotonic()
-    with stop_on_signals() as stop, alone(run, stage.name, progress.info, stop):
+    with stop_on_signals() as stop, _with_others(stage, run, progress, stop) as wait:
         inputs = {name: current(run, name) for name in stage.reads}
         key = {
             "format": FORMAT,
@@ -209,14 +227,18 @@ def run_stage(
         digest = sha256_json(key)[:32]
         out = run / "stages" / stage.name / digest
         cached = not stage.always and verify_manifest(out)
-        if not cached:
+        ctx = Context(run, stage.name, config, out, inputs, progress, stop)
+        if rank() and not cached:
+            stage.function(ctx)
+        elif not cached:
             out.mkdir(parents=True, exist_ok=True)
             (out / "manifest.json").unlink(missing_ok=True)
-            ctx = Context(run, stage.name, config, out, inputs, progress, stop)
             seconds = _timed(stage, ctx)
             _write_manifest(ctx, key, digest, seconds)
             shutil.rmtree(out / "work", ignore_errors=True)
-        _write_text(run / "stages" / stage.name / "current", digest)
+        if rank() == 0:
+            _write_text(run / "stages" / stage.name / "current", digest)
+        wait()
         manifest = read_manifest(out)
     progress.emit(
         "result",
@@ -227,6 +249,31 @@ def run_stage(
         summary=manifest["summary"],
     )
     return manifest
+
+
+@contextmanager
+def _with_others(
+    stage: Stage, run: Path, progress: Progress, stop: threading.Event
+) -> Iterator[Callable[[], None]]:
+    """Hold the run directory, for all processes of the stage; gives what waits for all of them.
+
+    Raises:
+        BadInput: there are several, and this stage runs in one.
+    """
+    if processes() > 1 and stage.together is None:
+        raise BadInput(
+            f"{stage.name} was started in {processes()} processes and runs in one",
+            f"eagle3 {stage.name} {run}; only train goes behind torchrun",
+        )
+    joined = stage.together() if processes() > 1 and stage.together else nullcontext(_no_others)
+    held = nullcontext() if rank() else alone(run, stage.name, progress.info, stop)
+    with joined as wait, held:
+        wait()
+        yield wait
+
+
+def _no_others() -> None:
+    """What waits for the others of one process."""
 
 
 def _timed(stage: Stage, ctx: Context) -> float:

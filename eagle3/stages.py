@@ -18,6 +18,7 @@ from eagle3.export.stage import export
 from eagle3.proof import prove
 from eagle3.run import Stage
 from eagle3.train.loop import train
+from eagle3.train.parallel import together
 from eagle3.train.warm import draft_content
 
 
@@ -81,7 +82,7 @@ STAGES = {
         Stage("prepare", ("resolve",), _prompts, prepare),
         Stage("regenerate", ("resolve", "prepare"), _regenerate, regenerate),
         Stage("extract", ("resolve", "regenerate"), _extract, extract),
-        Stage("train", ("resolve", "regenerate", "extract"), _train, train),
+        Stage("train", ("resolve", "regenerate", "extract"), _train, train, together=together),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),
         Stage("prove", ("resolve", "regenerate", "export"), _prove, prove),

@@ -6,6 +6,7 @@ Shapes as in features.py.
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -167,7 +168,8 @@ class Reextraction:
                 "answers than it was made of",
                 "run the stage extract again",
             )
-        work = ctx.out / "work" / "features"
+        (ctx.out / "work").mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix="features-", dir=ctx.out / "work"))  # one a process
         found = write_shard(open_target(ctx), sequences, work, shard.file, self._top_k)
         if found.sha256 != shard.sha256 or not os.access(folder, os.W_OK):
             return work / shard.file

@@ -48,6 +48,7 @@ class Guard:
         folder: where such batches are kept; made when the first comes.
         limit: how many a training may leave out.
         skipped: what was left out so far, one record a step; grows in place.
+        keeps: whether this process is the one that writes them down.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Guard:
         limit: int,
         skipped: list[dict[str, Any]],
         warn: Callable[[str], None],
+        keeps: bool = True,
     ) -> None:
+        self._keeps = keeps
         self.folder, self.limit, self.skipped, self._warn = folder, limit, skipped, warn
 
     def skip(self, step: int, samples: list[Sample], reason: str) -> None:
@@ -79,6 +82,8 @@ class Guard:
 
     def _keep(self, step: int, samples: list[Sample], reason: str) -> Path:
         final = self.folder / f"step-{step:06d}"
+        if not self._keeps:
+            return final
         writing = self.folder / "writing"
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)

@@ -14,12 +14,15 @@ import torch
 
 from eagle3.config import TrainConfig
 from eagle3.config.sections import HOUSEKEEPING
-from eagle3.data.features import Sample
+from eagle3.data.features import Sample, SampleRef
 from eagle3.data.local import capture_layers, default_device, target_dir
 from eagle3.data.source import open_source
+from eagle3.errors import BadInput
 from eagle3.export import official
+from eagle3.process import processes, rank
 from eagle3.run import Context, read_manifest
 from eagle3.target import Target
+from eagle3.train import parallel
 from eagle3.train.batch import Batch, pack, plan_batches
 from eagle3.train.build import new_draft
 from eagle3.train.checkpoint import (
@@ -34,7 +37,7 @@ from eagle3.train.evaluate import acceptances, coverage, held_out_loss
 from eagle3.train.guard import Guard, non_finite
 from eagle3.train.labels import Teacher
 from eagle3.train.objective import Objective, Supervised, score, weights
-from eagle3.train.precision import choose_precision, computing_in
+from eagle3.train.precision import Precision, choose_precision, computing_in
 from eagle3.train.samples import choose
 from eagle3.train.schedule import learning_rate
 from eagle3.train.warm import draft_content
@@ -55,6 +58,7 @@ class Trainer:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.config: TrainConfig = ctx.config.recipe.train
+        self.leads = rank() == 0
         self.depth = ctx.config.recipe.benchmark.depth
         self.work = ctx.out / "work"
         self.work.mkdir(parents=True, exist_ok=True)
@@ -76,6 +80,7 @@ class Trainer:
             ctx.config.recipe.seed,
         )
         self.steps = math.ceil(len(self.batches) / self.config.accumulate)
+        _enough_for_all(self.config.accumulate)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.draft.parameters() if p.requires_grad],
             lr=self.config.learning_rate,
@@ -89,23 +94,37 @@ class Trainer:
             "best": None,
             "stale": 0,
             "skipped": [],
-            "precision": choose_precision(self.config.precision, target.device),
+            "precision": self._precision(target.device),
             "history": [],
             "recipe": _recipe(ctx),
         }
+
+    def _precision(self, device: torch.device) -> Precision:
+        """The first process's choice: others may measure something else."""
+        here = choose_precision(self.config.precision, device)
+        return "bfloat16" if parallel.from_first(here == "bfloat16") else "float32"
+
+    def _planned(self, step: int) -> list[list[SampleRef]]:
+        """The batches of an optimiser step, of all processes."""
+        size = self.config.accumulate
+        return self.batches[step * size : (step + 1) * size]
 
     def run(self) -> None:
         self._resume()
         state, progress, total = self.state, self.ctx.progress, self.steps
         started, before = time.monotonic(), state["seconds"]
         progress.progress(state["step"], total, "step")
-        loaded = self.source.batches(self.batches[state["step"] * self.config.accumulate :])
-        while state["step"] < total and not self._stale():
-            metrics = self._step(list(islice(loaded, self.config.accumulate)))
+        shares = [parallel.share(self._planned(step)) for step in range(state["step"], total)]
+        loaded = self.source.batches(batch for own in shares for batch in own)
+        for own in shares:
+            if self._stale():
+                break
+            metrics = self._step(list(islice(loaded, len(own))))
             state["step"] += 1
             state["seconds"] = before + time.monotonic() - started
             if state["step"] % self.config.eval_every == 0 or state["step"] == total:
-                metrics |= self._evaluate()
+                metrics |= self._evaluate() if self.leads else {}
+                state["stale"] = parallel.from_first(state["stale"])
             if metrics:
                 state["history"].append({"step": state["step"], **metrics})
                 progress.metrics(state["step"], **metrics)
@@ -117,46 +136,54 @@ class Trainer:
                 f"stopped at step {state['step']} of {total}: {state['stale']} evaluations in a "
                 "row found no longer acceptance length"
             )
-        self._finish()
+        if self.leads:
+            self._finish()
 
     def _resume(self) -> None:
         folder = latest_checkpoint(self.work)
         if folder is not None:
             self.state = load_checkpoint(folder, self.draft, self.optimizer, self.state["recipe"])
             self.ctx.progress.info(f"going on from the checkpoint of step {self.state['step']}")
-        restore_best(self.work, folder)
+        if self.leads:
+            restore_best(self.work, folder)
         self.guard = Guard(
             self.ctx.out / "skipped",
             self.config.max_skipped,
             self.state["skipped"],
             self.ctx.progress.warning,
+            keeps=self.leads,
         )
 
     def _step(self, groups: list[list[Sample]]) -> dict[str, float]:
         """One optimiser step; its metrics, none when its batch had to be left out.
 
         Args:
-            groups: the samples of each forward; their gradients add up.
+            groups: the samples of each forward of this process; all their gradients add up.
         """
         index, limit = self.state["step"], self.config.max_length
-        samples = [sample for group in groups for sample in group]
-        self.state["tokens"] += sum(min(len(sample.input_ids), limit) for sample in samples)
-        faulty = non_finite(samples)
+        refs = [ref for batch in self._planned(index) for ref in batch]
+        self.state["tokens"] += sum(min(ref.length, limit) for ref in refs)
+        bad = non_finite(sample for group in groups for sample in group)
+        faulty = parallel.named_anywhere(bad, [ref.id for ref in refs])
         if faulty:
-            reason = f"features of {', '.join(faulty)} hold NaN or infinity"
-            self.guard.skip(index + 1, samples, reason)
-            return {}
+            return self._skip(groups, f"features of {', '.join(faulty)} hold NaN or infinity")
         rate = learning_rate(self.config, index, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         result, norm = self._gradients([self._pack(group) for group in groups])
         loss = float(result.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            reason = f"the loss is {loss} and the gradient's norm is {norm}"
-            self.guard.skip(index + 1, samples, reason)
-            return {}
+            return self._skip(groups, f"the loss is {loss} and the gradient's norm is {norm}")
         self.optimizer.step()
         return _step_metrics(result) | {"train/grad_norm": norm, "train/learning_rate": rate}
+
+    def _skip(self, groups: list[list[Sample]], reason: str) -> dict[str, float]:
+        """Leave the step out; the first process has a look at the samples of the others, too."""
+        step = self.state["step"]
+        if processes() > 1:
+            groups = [[self.source.load(ref) for ref in refs] for refs in self._planned(step)]
+        self.guard.skip(step + 1, [sample for group in groups for sample in group], reason)
+        return {}
 
     def _pack(self, samples: list[Sample]) -> Batch:
         cut = [sample.first(self.config.max_length) for sample in samples]
@@ -165,13 +192,15 @@ class Trainer:
     def _gradients(self, batches: list[Batch]) -> tuple[Objective, float]:
         """Gradients of the batches' loss, clipped, and their norm before that.
 
-        Rows are weighted over all batches together: how a step is cut into them changes nothing.
+        Rows are weighted over all batches of all processes together: how a step is cut into them
+        changes nothing.
         """
         config = self.config
         self.draft.train()
         self.optimizer.zero_grad(set_to_none=True)
         parts = [Supervised.of(self.draft, batch) for batch in batches]
-        shares = weights(parts, config.ttt_steps, config.step_decay, config.loss_per)
+        steps = config.ttt_steps
+        shares = weights(parts, steps, config.step_decay, config.loss_per, parallel.total)
         results = []
         for batch, part, share in zip(batches, parts, shares, strict=True):
             with computing_in(self.state["precision"], self.head_VH.device):
@@ -180,8 +209,9 @@ class Trainer:
                 )
             torch.autograd.backward(result.loss)
             results.append(result.detach())
+        parallel.add_gradients(self.draft.parameters())
         norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), config.grad_clip)
-        return Objective.total(results), float(norm)
+        return Objective.total(results, steps, parallel.total), float(norm)
 
     def _evaluate(self) -> dict[str, float]:
         self.draft.eval()
@@ -219,8 +249,8 @@ class Trainer:
 
     def _keep(self) -> None:
         """A checkpoint where one is due, and the end of this process where that was asked for."""
-        step, stopping = self.state["step"], self.ctx.stop.is_set()
-        if stopping or step % self.config.checkpoint_every == 0:
+        step, stopping = self.state["step"], parallel.anywhere(self.ctx.stop.is_set())
+        if self.leads and (stopping or step % self.config.checkpoint_every == 0):
             folder = save_checkpoint(
                 self.work,
                 self.draft,
@@ -232,6 +262,8 @@ class Trainer:
             path = folder.relative_to(self.ctx.run).as_posix()
             self.ctx.progress.emit("checkpoint", step=step, path=path)
         if stopping:
+            parallel.wait()  # who leaves first ends the others
+            self.ctx.stop.set()
             self.ctx.check_stop(f"a checkpoint of step {step} of {self.steps} was kept")
 
     def _finish(self) -> None:
@@ -252,6 +284,7 @@ class Trainer:
             "n_alpha": [round(x, 4) for x in best["n_alpha"]],
             "coverage": round(coverage(heldout, draft, self.head_VH, self.softcap), 4),
             "precision": self.state["precision"],
+            "processes": processes(),
             "parameters": sum(p.numel() for p in draft.parameters()),
             "train_samples": len(self.samples.train),
             "samples_cut": self.samples.cut,
@@ -260,6 +293,17 @@ class Trainer:
             "train_tokens": state["tokens"],
             "tokens_per_s": round(state["tokens"] / max(1e-9, state["seconds"]), 1),
         }
+
+
+def _enough_for_all(accumulate: int) -> None:
+    """Raises BadInput where a process would never have a forward."""
+    if accumulate < processes():
+        raise BadInput(
+            f"{processes()} processes share the forwards of an optimiser step, and "
+            f"train.accumulate is {accumulate}",
+            f"set train.accumulate to {processes()}, or a multiple, and train.batch_tokens to as "
+            "much less, or start fewer processes",
+        )
 
 
 def _recipe(ctx: Context) -> dict[str, Any]:

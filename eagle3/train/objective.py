@@ -9,7 +9,7 @@ all steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,24 +64,38 @@ class Supervised:
         )
 
 
-def weights(parts: Sequence[Supervised], steps: int, decay: float, per: Per) -> list[Tensor]:
+def alone(values: Tensor) -> Tensor:
+    """The sum over processes where there is one."""
+    return values
+
+
+def weights(
+    parts: Sequence[Supervised],
+    steps: int,
+    decay: float,
+    per: Per,
+    add: Callable[[Tensor], Tensor] = alone,
+) -> list[Tensor]:
     """What each row of each part counts in the loss of the parts together, [N] each.
 
     Args:
         per: `token`: step k's loss is the mean over its rows. `sequence`: the mean over sequences
             of each one's mean, so that a long answer does not outweigh a short one.
+        add: sums over the processes that have the other parts.
     """
     keys = [part.sequence_N * steps + part.step_N for part in parts]
     counts = [torch.bincount(key) for key in keys]  # rows of a sequence at a step
     out = []
     if per == "token":
-        total = sum(torch.bincount(part.step_N, minlength=steps) for part in parts)
+        counted = [part.step_N for part in parts]
     else:
-        total = sum(
-            torch.bincount(count.nonzero()[:, 0] % steps, minlength=steps) for count in counts
-        )
+        counted = [count.nonzero()[:, 0] % steps for count in counts]
+    total = torch.zeros(steps, dtype=torch.int64)
+    for step in counted:
+        total = total.to(step.device) + torch.bincount(step, minlength=steps)
+    total = add(total)
     for part, key, count in zip(parts, keys, counts, strict=True):
-        share_N = decay ** part.step_N.double() / torch.as_tensor(total)[part.step_N]
+        share_N = decay ** part.step_N.double() / total[part.step_N]
         out.append(share_N / count[key] if per == "sequence" else share_N)
     return out
 
@@ -100,15 +114,22 @@ class Objective:
     outside: list[int]
 
     @classmethod
-    def total(cls, parts: Sequence[Objective]) -> Objective:
-        """Of the parts of one optimiser step."""
-        return cls(
-            torch.stack([part.loss for part in parts]).sum(),
-            [sum(step) for step in zip(*(part.step_loss for part in parts), strict=True)],
-            [sum(step) for step in zip(*(part.hits for part in parts), strict=True)],
-            [sum(step) for step in zip(*(part.rows for part in parts), strict=True)],
-            [sum(step) for step in zip(*(part.outside for part in parts), strict=True)],
-        )
+    def total(
+        cls, parts: Sequence[Objective], steps: int, add: Callable[[Tensor], Tensor] = alone
+    ) -> Objective:
+        """Of the parts of one optimiser step; `add` sums over the processes that have the others.
+
+        The loss is on the CPU, float64; 2^53 rows are counted exactly.
+        """
+        sums = torch.zeros(5, steps, dtype=torch.float64)
+        for part in parts:
+            sums[0, 0] += float(part.loss.detach())
+            sums[1:] += torch.tensor(
+                [part.step_loss, part.hits, part.rows, part.outside], dtype=torch.float64
+            )
+        loss, step_loss, hits, rows, outside = add(sums)
+        counts = (values.long().tolist() for values in (hits, rows, outside))
+        return cls(loss[0], step_loss.tolist(), *counts)
 
     def detach(self) -> Objective:
         return replace(self, loss=self.loss.detach())

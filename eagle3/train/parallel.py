@@ -1,0 +1,90 @@
+"""One training on several processes: `torchrun --nproc-per-node N -m eagle3.cli train RUN`.
+
+An optimiser step's forwards (`train.accumulate` of them) are dealt out; gradients, row counts and
+metrics are added up. Every process thus makes the same update, and N of them the one that a single
+process would make, up to rounding. All hold the whole draft. Of one process, nothing here does
+anything.
+
+Counts and decisions travel between CPUs (gloo), gradients where they are (NCCL between GPUs).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from eagle3.errors import Stopped
+from eagle3.process import processes, rank
+
+Item = TypeVar("Item")
+
+PATIENCE = timedelta(hours=12)
+"""The others wait while the first evaluates; that one has died is told by its connection."""
+
+
+@contextmanager
+def together() -> Iterator[Callable[[], None]]:
+    """Join the other processes; gives what waits for all of them."""
+    gpus = torch.cuda.is_available()
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=PATIENCE)
+    try:
+        yield wait
+    except Stopped:
+        dist.destroy_process_group()
+        raise  # after any other error the others still wait: leaving is how they learn of it
+    dist.destroy_process_group()
+
+
+def wait() -> None:
+    """Until every process is here."""
+    total(torch.zeros(1))
+
+
+def share(items: Sequence[Item]) -> Sequence[Item]:
+    """This process's part of what is dealt out: with N processes every N-th."""
+    return items[rank() :: processes()]
+
+
+def total(values: Tensor) -> Tensor:
+    """The sum over processes, on the device of `values`, which keeps its own."""
+    if processes() == 1:
+        return values
+    sums = values.detach().cpu().clone()
+    dist.all_reduce(sums)
+    return sums.to(values.device)
+
+
+def from_first(value: int) -> int:
+    """The first process's value, for all."""
+    return int(total(torch.tensor(int(value) if rank() == 0 else 0)))
+
+
+def anywhere(flag: bool) -> bool:
+    """Whether it is so in some process."""
+    return bool(total(torch.tensor(int(flag))))
+
+
+def named_anywhere(names: Collection[str], known: Sequence[str]) -> list[str]:
+    """Those of `known`, the same in every process, that some process names."""
+    counts = total(torch.tensor([int(name in names) for name in known]))
+    return [name for name, count in zip(known, counts.tolist(), strict=True) if count]
+
+
+def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Make every process's gradient the sum of all; one that had no forward adds nothing."""
+    if processes() == 1:
+        return
+    for parameter in parameters:
+        if parameter.requires_grad:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)

@@ -1,0 +1,147 @@
+"""Several processes train as one does: the same steps, the same curve, one writer."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3 import cli
+from eagle3.errors import BadInput
+from eagle3.run import current, read_manifest, run_stage
+from eagle3.train.loop import _enough_for_all
+from eagle3.train.parallel import share
+from tests.eagle3.train.stage import change_recipe, stage
+
+PROCESSES = 2
+
+
+@pytest.fixture(scope="module")
+def alone(extracted: Path) -> Path:
+    """A training by one process, in 30 steps of three forwards; the last has one."""
+    change_recipe(extracted, accumulate=3, batch_tokens=32)
+    cli_train(extracted)
+    return extracted
+
+
+@pytest.fixture
+def untrained(alone: Path, tmp_path: Path) -> Path:
+    """The same run directory, before that training."""
+    run = tmp_path / "run"
+    shutil.copytree(alone, run)
+    shutil.rmtree(run / "stages" / "train")
+    (run / "logs" / "train.jsonl").unlink()
+    return run
+
+
+def cli_train(run: Path) -> None:
+    with pytest.raises(SystemExit) as e:
+        cli.main(["train", str(run)])
+    assert e.value.code == 0
+
+
+def processes(run: Path, what: str) -> tuple[list[int], list[str]]:
+    """Exit codes and outputs of processes in which something happens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    both = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.eagle3.train.process", str(run), what],
+            env=os.environ | both | {"RANK": str(n)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for n in range(PROCESSES)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in started]
+    return [process.returncode for process in started], outputs
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    lines = (current(run, "train") / "history.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def assert_same_curve(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected) == 30
+    for here, there in zip(found, expected, strict=True):
+        assert here.keys() == there.keys()
+        for name in ("step", "train/loss", "train/grad_norm", "train/learning_rate", "eval/loss"):
+            if name in there:
+                assert here[name] == pytest.approx(there[name], rel=1e-5), (there["step"], name)
+
+
+@pytest.mark.slow
+def test_the_same_curve_under_torchrun(alone: Path, untrained: Path) -> None:
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    done = subprocess.run(
+        [*launcher, f"--nproc-per-node={PROCESSES}", "-m", "eagle3.cli", "train", str(untrained)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_same_curve(history(untrained), history(alone))
+    summary, there = (read_manifest(current(x, "train"))["summary"] for x in (untrained, alone))
+    assert (summary["processes"], there["processes"]) == (PROCESSES, 1)
+    assert summary["train_tokens"] == there["train_tokens"]
+    printed = [json.loads(line) for line in done.stdout.splitlines()]  # by one process alone
+    assert [x["step"] for x in printed if x["kind"] == "metric"] == list(range(1, 31))
+    assert [x["kind"] for x in printed].count("result") == 1
+
+
+@pytest.mark.slow
+def test_term_stops_all_and_one_process_goes_on(alone: Path, untrained: Path) -> None:
+    codes, outputs = processes(untrained, "term")
+    assert codes == [75] * PROCESSES, outputs
+    assert "a checkpoint of step 4 of 30 was kept" in outputs[0]
+    cli_train(untrained)
+    assert "from the checkpoint of step 4" in (untrained / "logs" / "train.jsonl").read_text()
+    assert_same_curve(history(untrained), history(alone))
+
+
+@pytest.mark.slow
+def test_nan_that_one_process_meets_is_left_out_by_all(untrained: Path) -> None:
+    codes, outputs = processes(untrained, "nan")
+    assert codes == [0] * PROCESSES, outputs
+    summary = read_manifest(current(untrained, "train"))["summary"]
+    assert (summary["steps"], summary["batches_skipped"]) == (30, 4)  # one an epoch
+    kept = sorted((current(untrained, "train") / "skipped").iterdir())
+    assert len(kept) == 4
+    facts = json.loads((kept[0] / "batch.json").read_text())
+    assert len(facts["samples"]) == 3  # those of both processes
+    assert "features of 3 hold NaN" in facts["reason"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_forward_has_one_process(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any number of processes the steps are the same: so a training may go on with another."""
+    monkeypatch.setenv("WORLD_SIZE", str(count))
+    dealt = []
+    for n in range(count):
+        monkeypatch.setenv("RANK", str(n))
+        dealt += [(place, n) for place in share(range(7))]
+    assert sorted(place for place, _ in dealt) == list(range(7))
+    assert {n for _, n in dealt} == set(range(count))
+
+
+def test_what_several_processes_cannot_do(extracted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(BadInput, match="was started in 2 processes and runs in one"):
+        run_stage(replace(stage("x"), name="prepare"), extracted, io.StringIO())
+    with pytest.raises(BadInput, match=r"2 processes share .* train.accumulate is 1"):
+        _enough_for_all(1)
+    _enough_for_all(2)

@@ -100,14 +100,13 @@ def test_the_target_is_planned_in_the_type_that_it_runs_in() -> None:
     assert plan().target_bytes == 2 * 8_030_261_248
 
 
-def test_what_does_not_fit_one_device_is_spread() -> None:
+def test_what_would_fit_only_when_spread_says_that_this_is_to_come() -> None:
     found = plan(LLAMA_70B)
-    fits = {m.name: m.fits for m in found.modes}
-    assert not fits["offline-ddp"]
-    assert not fits["online-ddp"]
-    assert fits["online-fsdp"]
-    assert found.first_fit == "offline-fsdp"
+    assert not any(m.fits for m in found.modes)
+    assert found.first_fit is None
+    assert found.recommended is None
     assert "needs" in found.mode("online-ddp").why_not
+    assert "would fit" in found.mode("online-fsdp").why_not
 
 
 def test_a_disk_too_small_rules_the_store_out() -> None:

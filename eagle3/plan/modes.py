@@ -115,7 +115,7 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
         free = setting.disk_bytes / 1e9
         why = f"writes {disk / 1e9:.1f} GB, where {free:.1f} GB are free"
     elif sharding == "fsdp":
-        why = "would fit; spread weights are not available yet"
+        why = "would fit; not available yet"
     extract, train = _seconds(setting, features, sharding)
     return Mode(
         name=f"{features}-{sharding}",

@@ -57,6 +57,7 @@ def _family(pid: int | None) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_stop_ends_children_and_grandchildren(service: Callable[..., Service]) -> None:
     one = service(_python(FAMILY))
     one.start(lambda: None)
@@ -165,6 +166,7 @@ def _free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 def test_up_serves_and_stops_cleanly(tmp_path: Path) -> None:
     """Seconds: it starts two interpreters and the API."""
     port = _free_port()

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from jobs import leases, service
 from jobs.ids import utcnow
 from jobs.models import Alias
@@ -141,6 +143,7 @@ def test_a_stopping_worker_gives_its_stage_back(make_runtime: MakeRuntime) -> No
     assert "starting at step 3" in [e.message for e in events_of(rt, job_id)]
 
 
+@pytest.mark.slow
 def test_another_machine_goes_on_from_the_stored_checkpoint(make_runtime: MakeRuntime) -> None:
     first = make_runtime("waits@train", upload_checkpoints=True)
     job_id = submit(first)
@@ -206,6 +209,7 @@ def test_a_zombie_kills_its_child_and_writes_nothing(make_runtime: MakeRuntime) 
     assert train["attempt"] == 1
 
 
+@pytest.mark.slow
 def test_the_hub_token_reaches_only_the_stages_that_fetch(make_runtime: MakeRuntime) -> None:
     for stage, seen in (("resolve", True), ("train", False)):
         rt = make_runtime(f"environment@{stage}", machine=stage, hub_token="hf_secret",

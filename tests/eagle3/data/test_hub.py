@@ -55,6 +55,7 @@ def read(hub: Hub, home: Path, *sources: str) -> list[list[Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_data_set_of_the_hub(tmp_path: Path):
     files = {"README.md": README, "a.jsonl": b'{"prompt": "x"}\n', "b.jsonl": b'{"prompt": "y"}\n'}
     with serving(Hub(files)) as hub:

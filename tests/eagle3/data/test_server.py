@@ -161,6 +161,7 @@ def test_a_slow_server_is_given_up_in_time(make, serving, ends, monkeypatch):
     assert "ReadTimeout" in run.logged("regenerate", "log")[0]["message"]
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_keeps_what_is_finished(make, serving, ends):
     count = itertools.count()
 
@@ -255,6 +256,7 @@ def test_the_key_is_sent_and_shown_nowhere(make, serving, ends, monkeypatch):
     assert not any("sesame" in text or "thistle" in text for text in written)
 
 
+@pytest.mark.slow
 def test_a_budget_keeps_the_head_of_the_line(make, serving, ends):
     served = serving(ends)
     results = []
@@ -269,6 +271,7 @@ def test_a_budget_keeps_the_head_of_the_line(make, serving, ends):
     assert 64 <= results[0][1] < 64 + longest
 
 
+@pytest.mark.slow
 def test_later_turns_are_asked_with_the_earlier_answers(make_run, serving, tiny, tmp_path):
     users = [[tiny.order[i], tiny.order[i + 7], tiny.order[i + 20]] for i in range(12)]
     lines = [{"messages": [{"role": "user", "content": f"t{u}"} for u in three]} for three in users]

@@ -23,6 +23,7 @@ from tests.eagle3.data.answered import LAYERS, responses, run_extract, run_train
 torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 def test_training_cannot_tell_where_features_come_from(answered: Path) -> None:
     histories = {}
     for mode in ("offline", "online", "streamed"):
@@ -110,6 +111,7 @@ def equal(a: Sample, b: Sample) -> bool:
     return a.id == b.id and all(torch.equal(getattr(a, n), getattr(b, n)) for n in names)
 
 
+@pytest.mark.slow
 def test_the_process_runs_ahead_but_not_away(
     answered: Path, index: FeatureIndex, streamed: StreamedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

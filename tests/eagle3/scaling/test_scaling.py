@@ -79,6 +79,7 @@ def found(run: Path) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_more_data_is_found_to_help(extracted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scaling(extracted, "1", "1/8", "1/2") == 0
     printed = capsys.readouterr().out

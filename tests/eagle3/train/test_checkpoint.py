@@ -54,6 +54,7 @@ def work_of(run: Path) -> Path:
     return (run / path).parent
 
 
+@pytest.mark.slow
 def test_stopped_after_every_single_step(
     extracted: Path, uninterrupted: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.eagle3.data.hub import Hub, serving
 
 ROOT = Path(__file__).parents[3]

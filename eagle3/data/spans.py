@@ -173,12 +173,12 @@ class Reader:
         asked = self._render(history, tools)
         least = max(1, len(prompt) - common(asked, prompt))
         first = next(filter(None, parts(message)), "")
-        best, found = least - 1, None
+        best, found = least, None
         begins = whole.find(first) if first else -1
         while begins >= 0:
             for at in range(len(whole[:begins].rstrip()), begins + 1):
                 shared = common(whole[:at][::-1], prompt[::-1])
-                if shared > best:
+                if shared >= best:  # of equals the last: the answer is the last message
                     best, found = shared, at
             begins = whole.find(first, begins + 1)
         return found

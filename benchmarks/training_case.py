@@ -18,11 +18,10 @@ from eagle3.draft import Draft, DraftConfig
 from eagle3.train.batch import Batch, pack
 from eagle3.train.labels import Teacher
 from eagle3.train.objective import objective
+from eagle3.train.precision import Precision
 
 Method = Literal["ours", "plain"]
 Rows = Literal["every", "answers"]
-Precision = Literal["float32", "bfloat16"]
-"""bfloat16: products in it, beside float32 weights (autocast)."""
 
 DECAY, CLIP, LEARNING_RATE, BETAS = 0.8, 0.5, 1e-4, (0.9, 0.95)
 """As published; none of them changes what a step costs."""

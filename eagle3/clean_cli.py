@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eagle3.errors import BadInput, StageError
+from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
 
 SHARDS = "shard-*.safetensors"
@@ -28,11 +28,7 @@ def register(commands: Any) -> None:
 
 
 def _clean(args: argparse.Namespace) -> int:
-    try:
-        freed = clean(args.run, everything=args.all, dry_run=args.dry_run)
-    except StageError as e:
-        sys.stderr.write(f"eagle3 clean: {e}\n{e.hint}".rstrip() + "\n")
-        return e.exit_code
+    freed = clean(args.run, everything=args.all, dry_run=args.dry_run)
     for path, size in freed.items():
         sys.stdout.write(f"{size / 1e9:9.3f} GB  {path}\n")
     verb = "would be freed" if args.dry_run else "freed"

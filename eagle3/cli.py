@@ -32,19 +32,24 @@ from pydantic import ValidationError
 
 from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
-from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full
+from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
 from eagle3.run import read_config, reporter, run_stage, write_json
 from eagle3.scaling import cli as scaling_cli
 
 
 def main(argv: list[str] | None = None) -> None:
     args = _parser().parse_args(argv)
-    sys.exit(args.run_command(args))
+    try:
+        code = args.run_command(args)
+    except StageError as e:
+        sys.stderr.write(f"eagle3 {args.command}: {e}\n{e.hint}".rstrip() + "\n")
+        code = e.exit_code
+    sys.exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="eagle3", description=__doc__.split("\n", 1)[0])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     def add(name: str, help_text: str, function: object) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_text)
@@ -109,11 +114,7 @@ def _run_all(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from eagle3.report import write_report  # matplotlib loads only here
 
-    try:
-        folder = write_report(args.run, read_config(args.run))
-    except StageError as e:
-        sys.stderr.write(f"eagle3 report: {e}\n{e.hint}".rstrip() + "\n")
-        return e.exit_code
+    folder = write_report(args.run, read_config(args.run))
     sys.stdout.write(f"report: {folder / 'report.html'}\n")
     return 0
 
@@ -140,8 +141,7 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
             hint = "free some space, then run the same command to go on"
             progress.emit("error", reason=DiskFull.reason, message=str(e), hint=hint)
             return DiskFull.exit_code
-        memory = isinstance(e, MemoryError) or "out of memory" in str(e).lower()
-        reason = "out_of_memory" if memory else "internal"
+        reason = "out_of_memory" if memory_is_full(e) else "internal"
         progress.emit("error", reason=reason, message=f"{type(e).__name__}: {e}", traceback=text)
         return 1
     return 0

@@ -51,6 +51,11 @@ class Stopped(StageError):
     reason = "stopped"
 
 
+def memory_is_full(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, the machine's or a GPU's."""
+    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+
+
 def disk_is_full(error: BaseException) -> bool:
     """Whether writing failed for want of space; safetensors says so in words alone."""
     numbers = (errno.ENOSPC, errno.EDQUOT)

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from eagle3.config import RunConfig, explain, load_recipe
-from eagle3.errors import BadInput, StageError
+from eagle3.errors import BadInput
 from eagle3.run import (
     Stage,
     current,
@@ -40,19 +40,17 @@ def register(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if (args.run is None) != bool(args.target and args.prompts):
-        return _refuse(BadInput("expected RUN, or --target and --prompts in its place"))
+        raise BadInput("expected RUN, or --target and --prompts in its place")
     try:
         if args.run is not None:
             return _show(args.run, args)
         with tempfile.TemporaryDirectory(prefix="eagle3-preview-") as folder:
             _make_run(Path(folder), args)
             return _show(Path(folder), args)
-    except StageError as e:
-        return _refuse(e)
     except ValidationError as e:
-        return _refuse(BadInput(explain(e)))
+        raise BadInput(explain(e)) from None
     except ValueError as e:  # what load_recipe has to say
-        return _refuse(BadInput(str(e)))
+        raise BadInput(str(e)) from None
 
 
 def _make_run(folder: Path, args: argparse.Namespace) -> None:
@@ -106,8 +104,3 @@ def _in_colour(stream: TextIO) -> bool:
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
-
-
-def _refuse(error: StageError) -> int:
-    sys.stderr.write(f"eagle3 preview: {error}\n{error.hint}".rstrip() + "\n")
-    return error.exit_code

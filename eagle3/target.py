@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from eagle3.decode.attention import NAME, additive, causal_mask
+from eagle3.decode.attention import NAME, additive, causal_mask, soft_capped
 from eagle3.decode.cache import RollbackCache
 from eagle3.fit import context_length
 from eagle3.load import load_model
@@ -74,6 +74,7 @@ class Target:
             self.layers[index].register_forward_pre_hook(self._window(window), with_kwargs=True)
         self.windows = {window for _, window in sliding}
         self.logit_scale = logit_scale(self.config)
+        self.softcap: float | None = getattr(self.config, "final_logit_softcapping", None)
         self.body.set_attn_implementation(NAME)
 
     @classmethod
@@ -163,8 +164,7 @@ class Target:
         out: Tensor = self.model.get_output_embeddings()(hidden)
         if self.logit_scale != 1:
             out = out * self.logit_scale
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return out if cap is None else cap * torch.tanh(out / cap)
+        return soft_capped(out, self.softcap)
 
     def _window_masks(
         self, positions_BL: Tensor, cache: RollbackCache, mask: Tensor | None

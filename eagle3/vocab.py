@@ -13,6 +13,14 @@ import torch
 from torch import Tensor
 
 
+def count(answers: Iterable[Tensor], vocab_size: int) -> Tensor:
+    """How often each target id occurs in answers (int64 ids), int64 [V]."""
+    counts_V = torch.zeros(vocab_size, dtype=torch.int64)
+    for ids in answers:
+        counts_V += torch.bincount(ids, minlength=vocab_size)
+    return counts_V
+
+
 def choose(counts_V: Tensor, size: int, always: Iterable[int] = ()) -> Tensor:
     """The ids to keep, ascending: `always`, then the most frequent, ties and gaps by lowest id.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,6 +15,7 @@ from torch import Tensor
 from eagle3.data.features import FeatureIndex, Sample
 from eagle3.data.offline import FeatureStore
 from eagle3.data.records import Response, read_json
+from eagle3.decode.attention import soft_capped
 
 MOST_ROWS = 1024
 """Rows that are enough for a share: its standard error is then below 0.5% for a share of 97%."""
@@ -47,6 +47,8 @@ def mass_share(features: Path, target: Path, kept_D: Tensor) -> float | None:
     config = read_json(target / "config.json")
     text = config.get("text_config", config)
     head_DH: Tensor | None = None
+    inside_V = torch.zeros(store.vocab_size, dtype=torch.bool)
+    inside_V[kept_D] = True
     mass, rows = 0.0, 0
     for ref in store.samples("heldout"):
         sample = store.load(ref)
@@ -55,7 +57,7 @@ def mass_share(features: Path, target: Path, kept_D: Tensor) -> float | None:
             if head_VH is None:
                 return None
             head_DH = head_VH[kept_D].float()
-        found_R = _inside(sample, kept_D, head_DH, text)
+        found_R = mass_inside(sample, inside_V, head_DH, text.get("final_logit_softcapping"))
         mass, rows = mass + float(found_R.sum()), rows + len(found_R)
         if rows >= MOST_ROWS:
             break
@@ -63,20 +65,23 @@ def mass_share(features: Path, target: Path, kept_D: Tensor) -> float | None:
 
 
 @torch.inference_mode()
-def _inside(
-    sample: Sample, kept_D: Tensor, head_DH: Tensor | None, config: dict[str, Any]
+def mass_inside(
+    sample: Sample, inside_V: Tensor, head_DH: Tensor | None, softcap: float | None
 ) -> Tensor:
-    """Mass inside on each row whose logits are known, [R]."""
+    """The target's probability mass inside the draft vocabulary on each row whose logits are known,
+    [R].
+
+    Args:
+        inside_V: the draft vocabulary, bool.
+        head_DH: its rows of the target's LM head; not needed where the sample has kept
+            probabilities. These give a lower bound: what was not kept may lie inside, too.
+    """
     at = (sample.argmax >= 0).nonzero()[:, 0]
-    if head_DH is None:
-        assert sample.top is not None
-        top = sample.top[at]  # a lower bound: what was not kept may lie inside, too
-        return (top.probs * torch.isin(top.ids, kept_D)).sum(-1)
-    logits_RD = sample.hidden[at].float() @ head_DH.T
-    cap = config.get("final_logit_softcapping")
-    if cap is not None:
-        logits_RD = cap * torch.tanh(logits_RD / cap)
-    return (logits_RD.logsumexp(-1) - sample.lse[at]).exp().clamp(max=1)
+    if sample.top is not None:
+        return sample.top[at].mass_inside(inside_V.cpu())
+    assert head_DH is not None
+    logits_RD = soft_capped(sample.hidden[at].to(head_DH) @ head_DH.T, softcap)
+    return (logits_RD.logsumexp(-1) - sample.lse[at].to(logits_RD)).exp().clamp(max=1)
 
 
 def _head(target: Path) -> Tensor | None:

@@ -12,11 +12,12 @@ from safetensors.torch import save_file
 
 from eagle3.config import ExtractConfig
 from eagle3.data.capture import grouped, target_rows
-from eagle3.data.features import Columns, FeatureIndex, Shard, TokenSequence, bytes_per_token
+from eagle3.data.features import Columns, FeatureIndex, Shard, TokenSequence, finite
 from eagle3.data.local import capture_layers, open_target, target_facts
 from eagle3.data.records import Journal, Response
 from eagle3.data.topk import TopKLoss
 from eagle3.errors import BadInput, DiskFull, disk_is_full
+from eagle3.plan import bytes_per_token
 from eagle3.run import Context, sha256_file, write_json
 from eagle3.target import Target
 
@@ -151,20 +152,18 @@ def write_shard(
 def check_finite(sample_id: str, rows: Columns) -> None:
     """Raise BadInput, with sample and row, when a feature is NaN or infinite.
 
-    What training reads is checked in `train/guard.py`. The sum of numbers is a number: only where
-    it is none does every row have to be looked at.
+    What training reads is checked in `train/guard.py`.
     """
     for name, value in rows.items():
-        if not value.is_floating_point() or bool(value.sum(dtype=torch.float32).isfinite()):
+        if finite(value):
             continue
-        bad = (~value.isfinite()).reshape(len(value), -1).any(-1).nonzero()[:, 0]
-        if len(bad):
-            raise BadInput(
-                f"sample {sample_id!r} has NaN or infinity in `{name}`, first at row {int(bad[0])} "
-                f"of {len(value)}",
-                "leave that conversation out of the prompts; when many are named, the target's "
-                "weights are damaged or overflow",
-            )
+        bad = (~value.isfinite()).reshape(len(value), -1).any(-1).nonzero()[0, 0]
+        raise BadInput(
+            f"sample {sample_id!r} has NaN or infinity in `{name}`, first at row {int(bad)} "
+            f"of {len(value)}",
+            "leave that conversation out of the prompts; when many are named, the target's "
+            "weights are damaged or overflow",
+        )
 
 
 def _save(columns: Columns, folder: Path, name: str) -> str:

@@ -73,6 +73,33 @@ class FeatureIndex(Record):
         return cls.model_validate_json(path.read_text())
 
 
+def finite(values: Tensor) -> bool:
+    """Whether none is NaN or infinite. The sum of numbers is a number, so only where it is none
+    does every one have to be looked at (it alone may have overflowed)."""
+    if not values.is_floating_point() or bool(values.sum(dtype=torch.float32).isfinite()):
+        return True
+    return bool(values.isfinite().all())
+
+
+class Indexed:
+    """What an index alone says of features, whatever way they take."""
+
+    def __init__(self, index: FeatureIndex) -> None:
+        self.index = index
+
+    @property
+    def hidden_size(self) -> int:
+        return self.index.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.index.vocab_size
+
+    @property
+    def capture_layers(self) -> tuple[int, int, int]:
+        return self.index.capture_layers
+
+
 @dataclass(frozen=True)
 class TokenSequence:
     """One conversation as tokens: what a sample is before the target has read it."""
@@ -151,10 +178,3 @@ class Sample:
             spans=[(a, min(b, limit)) for a, b in self.spans if a < limit],
             top=None if self.top is None else self.top[:limit],
         )
-
-
-def bytes_per_token(hidden_size: int, top_k: int | None = None) -> int:
-    """Disk that a token takes: features and hidden in bfloat16, ids, argmax and lse in 4 bytes; a
-    kept probability takes 2 bytes and its id 4."""
-    last = 2 * hidden_size if top_k is None else 6 * top_k
-    return 3 * hidden_size * 2 + last + 3 * 4

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from eagle3.data.extract import read_sequences, write_shard
-from eagle3.data.features import FeatureIndex, Sample, SampleRef, Shard
+from eagle3.data.features import FeatureIndex, Indexed, Sample, SampleRef, Shard
 from eagle3.data.local import open_target
 from eagle3.data.records import Split
 from eagle3.errors import BadInput
@@ -33,11 +33,12 @@ Repair = Callable[[Shard, str], Path]
 """Makes a shard anew, given what is wrong with it; returns the file to read."""
 
 
-class FeatureStore:
+class FeatureStore(Indexed):
     """Reads a folder that `extract` wrote. Shards are memory-mapped, opened when first needed."""
 
     def __init__(self, folder: Path, index: FeatureIndex, repair: Repair | None = None) -> None:
-        self.folder, self.index = folder, index
+        super().__init__(index)
+        self.folder = folder
         self._repair = repair
         self._shards = {shard.file: shard for shard in index.shards}
         self._open: dict[str, Any] = {}
@@ -60,18 +61,6 @@ class FeatureStore:
             for shard in store.index.shards:
                 store._shard(shard.file)
         return store
-
-    @property
-    def hidden_size(self) -> int:
-        return self.index.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.index.vocab_size
-
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.index.capture_layers
 
     def samples(self, split: Split) -> list[SampleRef]:
         """The sequences of a split, in the order in which they are stored."""
@@ -149,8 +138,8 @@ class Reextraction:
     place. Otherwise it serves this training alone, and the stage extract would make it anew.
     """
 
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
+    def __init__(self, ctx: Context, top_k: int | None) -> None:
+        self.ctx, self.top_k = ctx, top_k
 
     def __call__(self, shard: Shard, problem: str) -> Path:
         """Raises BadInput when the answers are no longer those of the shard."""
@@ -170,12 +159,8 @@ class Reextraction:
             )
         (ctx.out / "work").mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix="features-", dir=ctx.out / "work"))  # one a process
-        found = write_shard(open_target(ctx), sequences, work, shard.file, self._top_k)
+        found = write_shard(open_target(ctx), sequences, work, shard.file, self.top_k)
         if found.sha256 != shard.sha256 or not os.access(folder, os.W_OK):
             return work / shard.file
         (work / shard.file).replace(folder / shard.file)
         return folder / shard.file
-
-    @property
-    def _top_k(self) -> int | None:
-        return FeatureIndex.read(self.ctx.inputs["extract"]).top_k

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eagle3.data.capture import captured_samples
 from eagle3.data.extract import read_sequences
-from eagle3.data.features import FeatureIndex, Sample, SampleRef, TokenSequence
+from eagle3.data.features import FeatureIndex, Indexed, Sample, SampleRef, TokenSequence
 from eagle3.data.records import Split
 from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput
@@ -23,7 +23,7 @@ KEEP_BYTES = 2**29
 this size."""
 
 
-class Unstored:
+class Unstored(Indexed):
     """What is known of features that are not stored: everything but the features.
 
     Raises:
@@ -36,21 +36,9 @@ class Unstored:
                 f"{responses} has changed since the stage extract ran",
                 "run the stage extract again",
             )
-        self.index = index
+        super().__init__(index)
         self.sequences = read_sequences(responses)
         self.place = {s.id: i for i, s in enumerate(self.sequences)}
-
-    @property
-    def hidden_size(self) -> int:
-        return self.index.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        return self.index.vocab_size
-
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.index.capture_layers
 
     def samples(self, split: Split) -> list[SampleRef]:
         return [s.ref() for s in self.sequences if s.split == split]

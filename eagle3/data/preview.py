@@ -211,10 +211,8 @@ def _draft_vocabulary(
     tokenizer: PreTrainedTokenizerBase,
 ) -> torch.Tensor:
     """The target ids that training will choose, ascending."""
-    answers = [r.ids[start:end] for r in found for start, end in _within(r, limit)]
-    counts = torch.zeros(vocab_size, dtype=torch.int64)
-    for answer in answers:
-        counts += torch.bincount(torch.tensor(answer), minlength=vocab_size)
+    answers = (torch.tensor(r.ids[a:b]) for r in found for a, b in _within(r, limit))
+    counts = vocab.count(answers, vocab_size)
     special = {*ends, *tokenizer.all_special_ids}
     return vocab.choose(counts, config.recipe.train.draft_vocab_size, special)
 

@@ -11,7 +11,7 @@ from typing import Any
 from eagle3.config import PromptSource, RunConfig, WeightedSource
 from eagle3.data.messages import read_messages, read_tools
 from eagle3.data.records import Message, Split
-from eagle3.data.rows import EXPECTED, identity, read_rows
+from eagle3.data.rows import EXPECTED, TEXT_FORMS, identity, read_rows
 from eagle3.data.tokenised import Tokens, read_tokens
 from eagle3.errors import BadInput
 
@@ -163,9 +163,8 @@ def _parse(where: str, row: Any, column: str | None) -> RawPrompt:
 
 def _named(where: str, row: Mapping[str, Any], column: str | None) -> Mapping[str, Any]:
     """The row with its conversation under a name that `read_messages` knows."""
-    forms = ("messages", "conversations", "turns", "prompt")
     if column is None:
-        column = next((name for name in forms if row.get(name) is not None), None)
+        column = next((name for name in TEXT_FORMS if row.get(name) is not None), None)
         if column != "turns" and not (column == "prompt" and isinstance(row["prompt"], list)):
             return row
     elif row.get(column) is None:
@@ -173,7 +172,7 @@ def _named(where: str, row: Mapping[str, Any], column: str | None) -> Mapping[st
         raise ValueError(f"{where}: column {column!r} is missing or empty; the row has {keys}")
     assert column is not None
     value = row[column]
-    rest = {key: v for key, v in row.items() if key not in (*forms, column)}
+    rest = {key: v for key, v in row.items() if key not in (*TEXT_FORMS, column)}
     if isinstance(value, str):
         return {**rest, "prompt": value}
     if not isinstance(value, list) or not value:

@@ -21,7 +21,8 @@ EXPECTED = (
     '{"messages": [{"role": …, "content": …}]}, {"conversations": […]}, {"turns": ["…"]}, '
     '{"prompt": "…"} or {"input_ids": […], "loss_mask": […]}'
 )
-FORMS = ("messages", "conversations", "turns", "prompt", "input_ids")
+TEXT_FORMS = ("messages", "conversations", "turns", "prompt")
+FORMS = (*TEXT_FORMS, "input_ids")
 """Columns that make a row a prompt, the first there is."""
 EXTRAS = ("split", "tools", "loss_mask", "spans", "labels", "tokenizer")
 

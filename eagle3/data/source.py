@@ -70,7 +70,7 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
     config = ctx.config.recipe.extract
     match index.mode:
         case "offline":
-            return FeatureStore(folder, index, Reextraction(ctx))
+            return FeatureStore(folder, index, Reextraction(ctx, index.top_k))
         case "online":
             same = target.dtype == working_type(ctx, target.device.type)
             return OnlineSource(target if same else open_target(ctx), index, responses)

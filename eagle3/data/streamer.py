@@ -18,7 +18,7 @@ from eagle3.data.capture import captured_samples
 from eagle3.data.extract import read_sequences
 from eagle3.data.frames import Answer, Request, Setup, write_answer
 from eagle3.decode.linear import speed_up
-from eagle3.errors import StageError
+from eagle3.errors import StageError, memory_is_full
 from eagle3.target import Target
 
 
@@ -51,8 +51,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 def _failure(error: Exception) -> Answer:
     if isinstance(error, StageError):
         return Answer(reason=error.reason, message=str(error), hint=error.hint)
-    memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-    reason = "out_of_memory" if memory else "internal"
+    reason = "out_of_memory" if memory_is_full(error) else "internal"
     return Answer(reason=reason, message=f"{type(error).__name__}: {error}")
 
 

@@ -18,6 +18,11 @@ FEW = 32
 """Up to this many rows it pays to stack heads; beyond, the stacked mask would grow large."""
 
 
+def soft_capped(x: Tensor, cap: float | None) -> Tensor:
+    """`cap * tanh(x / cap)` (Gemma 2), or x itself where there is no cap."""
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
 def grouped_attention(
     q_BHQD: Tensor,
     k_BNKD: Tensor,
@@ -66,8 +71,7 @@ def _explicit(
     group = heads // kv_heads
     q = q_BHQD.reshape(batch, kv_heads, group * rows, dim)
     scores = (q @ k_BNKD.transpose(-1, -2) * scaling).view(batch, kv_heads, group, rows, -1)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+    scores = soft_capped(scores, softcap)
     if mask is not None:
         scores = scores + mask[:, :, None]
     if sinks_H is not None:

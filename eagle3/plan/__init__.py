@@ -1,7 +1,7 @@
 """What a run will cost before it runs, and how its draft will be served. Torch-free."""
 
 from eagle3.plan.devices import Hardware, device_names, hardware, machine_memory
-from eagle3.plan.estimate import Plan, make_plan
+from eagle3.plan.estimate import Plan, bytes_per_token, make_plan
 from eagle3.plan.lookup import HUB, Hub, Unreachable, read_config
 from eagle3.plan.prompts import PromptCount, count_prompts
 from eagle3.plan.serve import drafted_nodes, serving
@@ -21,6 +21,7 @@ __all__ = [
     "UnknownShape",
     "Unreachable",
     "Workload",
+    "bytes_per_token",
     "count_prompts",
     "describe",
     "device_names",

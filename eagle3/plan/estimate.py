@@ -65,11 +65,10 @@ class Plan(Figures):
         return next(m for m in self.modes if m.name == name)
 
 
-def bytes_per_token(hidden_size: int, top_k: int | None) -> int:
-    """Disk that a token's features take; with `top_k` probabilities take the hidden state's place.
-
-    The same as `eagle3.data.features.bytes_per_token`, which needs torch; a test compares them.
-    """
+def bytes_per_token(hidden_size: int, top_k: int | None = None) -> int:
+    """Bytes on disk that a token's features take: features and hidden state in bfloat16, ids,
+    argmax and lse in 4 bytes. With `top_k`, probabilities of 2 bytes and ids of 4 take the hidden
+    state's place."""
     last = 2 * hidden_size if top_k is None else 6 * top_k
     return 3 * hidden_size * 2 + last + 3 * 4
 

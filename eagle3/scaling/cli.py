@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, TextIO
 
-from eagle3.errors import BadInput, StageError
+from eagle3.errors import BadInput
 from eagle3.run import Progress, current, read_config, read_manifest
 from eagle3.scaling.trainings import prepare
 
@@ -45,12 +45,7 @@ def register(
     )
 
     def run(args: argparse.Namespace) -> int:
-        stream = readable(sys.stdout)
-        try:
-            return _scaling(args.run, _ordered(args.shares), run_stage, stream)
-        except StageError as e:
-            sys.stderr.write(f"eagle3 scaling: {e}\n{e.hint}".rstrip() + "\n")
-            return e.exit_code
+        return _scaling(args.run, _ordered(args.shares), run_stage, readable(sys.stdout))
 
     command.set_defaults(run_command=run)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from eagle3.train.batch import Batch
+from eagle3.train.precision import type_of_products
 
 KeyValue = tuple[Tensor, Tensor]
 
@@ -42,17 +43,11 @@ class Attention(Protocol):
         ...
 
 
-def sequence_of(batch: Batch) -> Tensor:
-    """Which sequence each row belongs to, int64 [T]."""
-    lengths = torch.tensor(batch.lengths, device=batch.ids_T.device)
-    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-
-
 class Plain:
     """The definition."""
 
     def __init__(self, batch: Batch, rows_R: Tensor, scaling: float) -> None:
-        sequence_T = sequence_of(batch)
+        sequence_T = batch.sequence_T
         row_T = torch.arange(len(sequence_T), device=rows_R.device)
         same_RT = sequence_T[rows_R][:, None] == sequence_T
         self.sees_RT = same_RT & (row_T <= rows_R[:, None])
@@ -134,10 +129,7 @@ class Blocked:
                 self.blocks.append(_Block(rows, keys, hidden_rL))
 
     def __call__(self, query_RQD: Tensor, far: KeyValue, near: Sequence[KeyValue]) -> Tensor:
-        device = query_RQD.device.type
-        dtype = query_RQD.dtype
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
+        dtype = type_of_products(query_RQD)
         flat = [x.to(dtype) for pair in (far, *near) for x in pair]
         out: Tensor = _Fused.apply(query_RQD.to(dtype), self, *flat)
         return out

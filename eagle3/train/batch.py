@@ -35,6 +35,12 @@ class Batch:
     """Kept probabilities, where the feature store holds these in place of `hidden_TH`."""
 
     @property
+    def sequence_T(self) -> Tensor:
+        """Which sequence each row belongs to, int64."""
+        lengths = torch.tensor(self.lengths, device=self.ids_T.device)
+        return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+
+    @property
     def starts(self) -> list[int]:
         return [sum(self.lengths[:i]) for i in range(len(self.lengths))]
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from eagle3 import vocab
 from eagle3.data.features import SampleRef
@@ -45,7 +44,8 @@ def new_draft(
         target.config, source.capture_layers, train.draft_vocab_size, train.intermediate_size
     )
     draft = Draft(config, target.embed.weight.detach()).to(target.device)
-    counts_V = _answer_counts(source, refs, target.vocab_size)
+    answers = (source.input_ids(ref)[start:end] for ref in refs for start, end in ref.spans)
+    counts_V = vocab.count(answers, target.vocab_size)
     distinct = int((counts_V > 0).sum())
     if distinct < config.draft_vocab_size < target.vocab_size:
         ctx.progress.info(
@@ -56,13 +56,3 @@ def new_draft(
     draft.set_vocab(vocab.choose(counts_V, config.draft_vocab_size, special))
     start_from_target(draft, target.head_weight().detach(), train.head)
     return draft
-
-
-def _answer_counts(source: FeatureSource, refs: Sequence[SampleRef], vocab_size: int) -> Tensor:
-    """How often each target id occurs in answers, int64 [V]."""
-    counts_V = torch.zeros(vocab_size, dtype=torch.int64)
-    for ref in refs:
-        ids = source.input_ids(ref)
-        for start, end in ref.spans:
-            counts_V += torch.bincount(ids[start:end], minlength=vocab_size)
-    return counts_V

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from eagle3 import vocab
+from eagle3.data.coverage import mass_inside
 from eagle3.data.features import Sample
 from eagle3.draft import Draft
 from eagle3.train.batch import Batch, pack
@@ -97,22 +98,11 @@ def held_out_loss(
     )
 
 
-@torch.inference_mode()
 def coverage(samples: Iterable[Sample], draft: Draft, head_VH: Tensor, cap: float | None) -> float:
     """The target's mean probability mass inside the draft vocabulary on supervised rows."""
     head_DH = head_VH[vocab.kept_ids(draft.d2t)]
-    mass, rows = 0.0, 0
-    for sample in samples:
-        at = (sample.argmax >= 0).nonzero()[:, 0]
-        rows += len(at)
-        if sample.top is not None:  # a lower bound: what was not kept may lie inside, too
-            mass += float(sample.top[at].mass_inside(draft.t2d.cpu()).sum())
-            continue
-        logits = sample.hidden[at].to(head_DH) @ head_DH.T
-        if cap is not None:
-            logits = cap * torch.tanh(logits / cap)
-        mass += float((logits.logsumexp(-1) - sample.lse[at].to(logits)).exp().clamp(max=1).sum())
-    return mass / max(1, rows)
+    masses = [mass_inside(sample, draft.t2d, head_DH, cap) for sample in samples]
+    return float(sum(mass.sum() for mass in masses)) / max(1, sum(map(len, masses)))
 
 
 def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int]:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from eagle3.train.attention import KeyValue, Plain, join, sequence_of
+from eagle3.train.attention import KeyValue, Plain, join
 from eagle3.train.batch import Batch
+from eagle3.train.precision import type_of_products
 
 NARROWEST = 16
 """The kernel has no smaller heads, and no float64: there the definition is used."""
@@ -38,7 +39,7 @@ class Flex:
     ) -> None:
         self.batch, self.rows_R, self.scaling = batch, rows_R, scaling
         self.kernel = kernel
-        sequence_T = sequence_of(batch)
+        sequence_T = batch.sequence_T
 
         def sees(_batch: Tensor, _head: Tensor, row: Tensor, key: Tensor) -> Tensor:
             at = rows_R[row]
@@ -49,9 +50,7 @@ class Flex:
         )
 
     def __call__(self, query_RQD: Tensor, far: KeyValue, near: Sequence[KeyValue]) -> Tensor:
-        device, dtype = query_RQD.device.type, query_RQD.dtype
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
+        dtype = type_of_products(query_RQD)
         if self.kernel is None and (dtype == torch.float64 or query_RQD.shape[-1] < NARROWEST):
             return Plain(self.batch, self.rows_R, self.scaling)(query_RQD, far, near)
         kernel = self.kernel or compiled()

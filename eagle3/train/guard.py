@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3.data.features import Sample
+from eagle3.data.features import Sample, finite
 from eagle3.errors import BadInput
 
 COLUMNS = ("input_ids", "features", "hidden", "argmax", "lse")
@@ -24,7 +23,7 @@ COLUMNS = ("input_ids", "features", "hidden", "argmax", "lse")
 
 def non_finite(samples: Iterable[Sample]) -> list[str]:
     """Ids of the samples in which anything that the target said is NaN or infinity."""
-    return [s.id for s in samples if not all(map(_finite, _columns(s).values()))]
+    return [s.id for s in samples if not all(map(finite, _columns(s).values()))]
 
 
 def _columns(sample: Sample) -> dict[str, Tensor]:
@@ -33,12 +32,6 @@ def _columns(sample: Sample) -> dict[str, Tensor]:
     if sample.top is not None:
         out |= {"top_ids": sample.top.ids, "top_probs": sample.top.probs}
     return out
-
-
-def _finite(values: Tensor) -> bool:
-    if not values.is_floating_point() or bool(values.sum(dtype=torch.float32).isfinite()):
-        return True
-    return bool(values.isfinite().all())  # the sum alone may have overflowed
 
 
 class Guard:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eagle3 import vocab
 from eagle3.data.topk import TopK
+from eagle3.decode.attention import soft_capped
 from eagle3.draft import Draft
 from eagle3.train.batch import Batch
 
@@ -41,10 +42,7 @@ class HeadLabels:
     softcap: float | None
 
     def logits(self, positions: slice, span: slice) -> Tensor:
-        logits = self.hidden_PH[positions] @ self.head_DH[span].T
-        if self.softcap is not None:
-            logits = self.softcap * torch.tanh(logits / self.softcap)
-        return logits
+        return soft_capped(self.hidden_PH[positions] @ self.head_DH[span].T, self.softcap)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Trainer:
         self.source = open_source(ctx, target)
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
-        self.softcap = getattr(target.config, "final_logit_softcapping", None)
+        self.softcap = target.softcap
         self.samples = choose(self.source, self.config, ctx.config.recipe.seed, ctx.progress)
         self.draft = new_draft(ctx, target, self.source, self.samples.train)
         self.teacher = Teacher.of(self.head_VH, self.draft, self.softcap)

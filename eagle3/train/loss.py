@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from eagle3.train.labels import Labels
+from eagle3.train.precision import type_of_products
 
 Loss = Literal["soft_ce", "tv", "lk_alpha", "lk_lambda"]
 
@@ -68,9 +69,8 @@ def weighted_loss(
         The scalar; each row's loss without its weight [R], no gradient; the draft's top choice of
         each row, draft ids int64 [R].
     """
-    device = x_RH.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_RH.dtype
-    with torch.autocast(device, enabled=False):
+    dtype = type_of_products(x_RH)
+    with torch.autocast(x_RH.device.type, enabled=False):
         loss, value_R, choice_R = _Chunked.apply(
             x_RH, head_DH, rows, kind, dtype, torch.is_grad_enabled()
         )

@@ -52,14 +52,12 @@ class Supervised:
         step_N, row_N = inside_SR.nonzero(as_tuple=True)
         position_N = position_SR[step_N, row_N]
         order = torch.argsort(position_N, stable=True)
-        lengths = torch.tensor(batch.lengths, device=rows_R.device)
-        sequence_T = torch.repeat_interleave(torch.arange(len(lengths)).to(lengths), lengths)
         return cls(
             rows_R,
             row_N[order],
             step_N[order],
             position_N[order],
-            sequence_T[position_N[order]],
+            batch.sequence_T[position_N[order]],
             (stands_SR.sum(1) - inside_SR.sum(1)).tolist(),
         )
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -37,6 +38,12 @@ def computing_in(precision: Precision, device: torch.device) -> AbstractContextM
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
+
+
+def type_of_products(x: Tensor) -> torch.dtype:
+    """What a product of a tensor is made in here: its own type, unless autocast is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _seconds(dtype: torch.dtype) -> float:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from eagle3.config import Recipe, load_recipe
-from eagle3.data import features
+from eagle3.data.capture import target_rows
+from eagle3.data.features import TokenSequence
 from eagle3.load import load_model
-from eagle3.plan import Plan, TargetShape, describe, hardware, make_plan, workload
-from eagle3.plan.estimate import bytes_per_token
+from eagle3.plan import (
+    Plan,
+    TargetShape,
+    bytes_per_token,
+    describe,
+    hardware,
+    make_plan,
+    workload,
+)
+from eagle3.target import Target
+from tests.tiny import build_random_target
 
 LLAMA_8B = {
     "model_type": "llama",
@@ -84,9 +96,14 @@ def test_half_precision_takes_less_memory_and_time() -> None:
     assert half.mode("offline-ddp").train_hours < exact.mode("offline-ddp").train_hours
 
 
-def test_features_take_what_the_store_writes() -> None:
-    for top_k in (None, 64):
-        assert bytes_per_token(4096, top_k) == features.bytes_per_token(4096, top_k)
+def test_features_take_what_the_store_writes(tmp_path: Path) -> None:
+    build_random_target(tmp_path, layers=7)
+    target = Target.load(tmp_path)
+    sequence = TokenSequence("a", "train", torch.arange(5, 25, dtype=torch.int32), [(4, 20)])
+    for top_k in (None, 8):
+        [columns] = target_rows(target, [sequence], top_k)
+        stored = sum(rows.nbytes for rows in columns.values())
+        assert stored == 20 * bytes_per_token(target.hidden_size, top_k)
     found = plan()
     assert found.store_bytes == found.workload.tokens * found.bytes_per_token
     offline, online = found.mode("offline-ddp"), found.mode("online-ddp")

@@ -4,7 +4,6 @@ prints the peak in bytes, by the operating system's count."""
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import weakref
 from dataclasses import asdict, dataclass
@@ -153,11 +152,19 @@ def counted(sizes: Sizes) -> int:
 def resident(sizes: Sizes) -> int:
     """The peak of two steps in this process, by the operating system, less what it took before."""
     Step(Sizes(32, 64, 4, 2, 64, 32, 16, 2, 2, 4, sizes.precision)).run()
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    before = _status("VmRSS")
     step = Step(sizes)
     step.run()
     step.run()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    return _status("VmHWM") - before
+
+
+def _status(name: str) -> int:
+    """Bytes, of this program alone: `ru_maxrss` begins with the peak of the one that started it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {name}")
 
 
 def as_argument(sizes: Sizes) -> str:

@@ -45,7 +45,7 @@ class Seen:
     features_R3H: Tensor | None
     """Captured features of these rows, for a drafter that names `capture_layers`."""
     hidden_RH: Tensor | None
-    """The target's final hidden state of these rows (after its norm), for one that `reads_hidden`."""
+    """The final hidden state of these rows (after the norm), for one that `reads_hidden`."""
     choices_N: Sequence[int] = ()
     """The target's most likely next token at *every* node that was proposed, root first, refused
     ones too; empty after the prefill."""

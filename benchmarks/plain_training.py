@@ -12,8 +12,8 @@ What a careful author of such code would do is done: the mask is made once, befo
 in the additive form that saves a conversion in each call; grouped heads are not repeated; the
 target's probabilities are made once an optimiser step, over the draft vocabulary alone; rows beyond
 the sequence's end are cut off, not padded; the cross-entropy is the fastest of four ways to write
-it in torch, and the one that keeps least. The network's layers (`eagle3.draft`) are the module that
-the product trains.
+it in torch, and the one that keeps least. The network is the module that the product trains
+(`eagle3.draft`), with the norm and the activation of transformers in place of its own (`stock`).
 
 Shapes: L rows of one sequence, S draft steps, H hidden size, Vd draft vocabulary (D in suffixes), N
 key/value heads, d head_dim.
@@ -23,10 +23,24 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from eagle3.draft import Draft
+from eagle3.draft import MLP, Draft
+from eagle3.lean import RMSNorm
 from eagle3.train.batch import Batch
+
+
+def stock(draft: Draft) -> None:
+    """Put the common norm and activation in the place of those that keep less; weights stay."""
+    for module in list(draft.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, RMSNorm):
+                norm = LlamaRMSNorm(len(child.weight), child.eps).to(child.weight.device)
+                norm.weight = child.weight
+                setattr(module, name, norm)
+            elif isinstance(child, MLP):
+                child.silu, child.act = False, nn.SiLU()
 
 
 def step_mask(length: int, steps: int, dtype: torch.dtype) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.plain_training import plain_loss, step_mask
+from benchmarks.plain_training import plain_loss, step_mask, stock
 from eagle3.data.features import Sample
 from eagle3.draft import Draft, DraftConfig
 from eagle3.train.batch import Batch, pack
@@ -111,6 +111,7 @@ class Step:
         if method == "ours":
             teacher = Teacher(head_DH)
             return lambda: objective(self.draft, teacher, self.batch, DECAY).loss
+        stock(self.draft)
         dtype = getattr(torch, self.case.precision)
         mask = step_mask(self.case.length, self.case.steps, dtype).to(self.case.device)
         return lambda: plain_loss(self.draft, head_DH, self.batch, DECAY, mask)

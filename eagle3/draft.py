@@ -14,15 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import (
-    LlamaRMSNorm,
-    LlamaRotaryEmbedding,
-    rotate_half,
-)
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 from eagle3 import fit, vocab
 from eagle3.decode.attention import additive, causal_mask, grouped_attention
 from eagle3.decode.cache import KVRows
+from eagle3.lean import RMSNorm, swiglu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +121,12 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
         self.act = ACT2FN[c.hidden_act]
+        self.silu = c.hidden_act == "silu"
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        inner = swiglu(gate, up) if self.silu else self.act(gate) * up
+        out: Tensor = self.down_proj(inner)
         return out
 
 
@@ -135,10 +135,10 @@ class Midlayer(nn.Module):
 
     def __init__(self, c: DraftConfig) -> None:
         super().__init__()
-        self.input_layernorm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.hidden_norm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.hidden_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.self_attn = Attention(c)
-        self.post_attention_layernorm = LlamaRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.mlp = MLP(c)
 
     def mix(self, embedding_TH: Tensor, feature_TH: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Draft(nn.Module):
         self.embed_VH = embed_VH
         self.fc = nn.Linear(3 * h, h, bias=False)
         self.midlayer = Midlayer(config)
-        self.norm = LlamaRMSNorm(h, config.rms_norm_eps)
+        self.norm = RMSNorm(h, config.rms_norm_eps)
         self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))

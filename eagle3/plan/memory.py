@@ -72,11 +72,6 @@ class Rows:
     def starts(self) -> int:
         return self.sequences * self.supervised
 
-    @property
-    def pairs(self) -> int:
-        """Keys that the starts look at, masked ones too."""
-        return self.starts * self.length
-
 
 def training(
     target: TargetShape,
@@ -111,15 +106,17 @@ def training(
     head = draft.vocab_size * draft.hidden_size * FLOAT32
     outputs = train.ttt_steps * rows.starts * draft.hidden_size * FLOAT32
     moments = (
-        # The loss: outputs of all steps together, as rows of their own, normed twice, and their
-        # gradient; weights once more, where products are in another type.
+        # The loss: outputs of the steps as rows of their own, normed, and their gradient; weights
+        # once more, where products are in another type.
         {
             "draft": base.draft + (draft.parameters * product_bytes if half else 0),
-            "activations": kept + 5 * outputs,
+            "activations": kept + 3 * outputs,
             "gradients": earlier + head,
             "loss": logits(draft, train.ttt_steps, rows),
         },
-        # Backward begins: the last step is made again, where it was not kept.
+        # Backward begins, with the norm before the head: rows, normed, two gradients and a product.
+        {"activations": kept + 5 * outputs, "gradients": earlier + head},
+        # The last step, made again where it was not kept.
         {"activations": kept + 2 * outputs + step, "gradients": earlier + head},
         # The update, a parameter at a time.
         {"gradients": weights // sharded, "optimizer": base.optimizer + 2 * largest(draft)},
@@ -139,15 +136,13 @@ def kept_for_backward(
     """Bytes that the steps of `train.ttt.unroll` leave for the backward pass, and those of one step
     that comes back in it: 0 unless steps are made again."""
     h, i, q, n = draft.hidden_size, draft.intermediate_size, draft.query_width, draft.key_width
-    # Step 0, all rows: the fused feature, two normed inputs, both side by side; keys and values.
-    first = rows.tokens * (5 * h * FLOAT32 + 2 * n * product_bytes)
+    # Step 0, all rows: the fused feature, the embedding, both normed side by side; keys and values.
+    first = rows.tokens * (4 * h * FLOAT32 + 2 * n * product_bytes)
     first += rows.starts * h * FLOAT32
-    # Each step, rows where drafting can start: two normed inputs, both side by side, the sum,
-    # normed twice, and the output; query, attended, keys and values; the MLP's two products, the
-    # activation and their product. Inputs of products are cast for each, which evens out.
-    each = 8 * h * FLOAT32 + (2 * q + 2 * n + 4 * i) * product_bytes
-    # Which keys a row does not see, by blocks of rows.
-    first += rows.pairs // 2
+    # Each step, rows where drafting can start: the embedding, both inputs normed side by side, the
+    # sum, normed, and the output; query, attended, keys and values; the MLP's two products and
+    # what goes down. Inputs of products are cast for each, which evens out.
+    each = 6 * h * FLOAT32 + (2 * q + 2 * n + 3 * i) * product_bytes
     if not recompute:
         return first + steps * rows.starts * each, 0
     inputs = h * FLOAT32 + 2 * n * product_bytes

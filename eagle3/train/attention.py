@@ -109,8 +109,8 @@ class _Block:
 
     rows: slice
     keys: slice
-    hidden_rL: Tensor
-    """Keys that a row does not see."""
+    last_r: Tensor
+    """The last key that a row sees, counted from the first of `keys`."""
 
 
 class Blocked:
@@ -125,8 +125,7 @@ class Blocked:
             for first in range(bounds[i], bounds[i + 1], BLOCK):
                 rows = slice(first, min(first + BLOCK, bounds[i + 1]))
                 keys = slice(start, int(rows_R[rows.stop - 1]) + 1)
-                hidden_rL = torch.arange(keys.start, keys.stop) > rows_R[rows, None]
-                self.blocks.append(_Block(rows, keys, hidden_rL))
+                self.blocks.append(_Block(rows, keys, rows_R[rows] - start))
 
     def __call__(self, query_RQD: Tensor, far: KeyValue, near: Sequence[KeyValue]) -> Tensor:
         dtype = type_of_products(query_RQD)
@@ -237,5 +236,6 @@ def _by_row(x_1NrD: Tensor, query: Tensor) -> Tensor:
 def _mask(block: _Block, query: Tensor, key: Tensor) -> Tensor:
     """Additive, [r G, L]: -inf at keys that a row does not see."""
     groups = query.shape[1] // key.shape[1]
-    mask = torch.zeros(block.hidden_rL.shape, dtype=query.dtype)
-    return mask.masked_fill_(block.hidden_rL, float("-inf")).repeat_interleave(groups, 0)
+    hidden_rL = torch.arange(block.keys.stop - block.keys.start) > block.last_r[:, None]
+    mask = torch.zeros(hidden_rL.shape, dtype=query.dtype)
+    return mask.masked_fill_(hidden_rL, float("-inf")).repeat_interleave(groups, 0)

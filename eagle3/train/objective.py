@@ -144,9 +144,9 @@ def score(
 ) -> Objective:
     """Unroll the draft over a batch and score every step; only rows that count meet the LM head."""
     steps = len(batch.supervised_ST)
-    outs = torch.cat(list(unroll(draft, batch, part.rows_R, steps, recompute=recompute)))
     flat_N = part.step_N * len(part.rows_R) + part.row_N
-    x_NH = draft.norm(outs.index_select(0, flat_N))
+    outs = unroll(draft, batch, part.rows_R, steps, recompute=recompute)
+    x_NH = draft.norm(torch.cat(list(outs)).index_select(0, flat_N))
     positions_P, index_N = torch.unique_consecutive(part.position_N, return_inverse=True)
     rows = Rows(teacher.labels(batch, positions_P), index_N, part.step_N, weight_N.to(x_NH))
     loss, value_N, choice_N = weighted_loss(x_NH, draft.lm_head.weight, rows, kind)

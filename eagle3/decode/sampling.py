@@ -1,46 +1,181 @@
 """From logits to a distribution or a choice: one definition, for plain and for draft decoding.
 
-Shapes: N rows, V vocabulary.
+In this order, as vLLM has it (each step by itself is that of transformers' processor of its name):
+on the raw logits the logit bias, then the penalties (repetition, frequency, presence), for greedy
+decoding too; greedy takes the largest. Else temperature, min-p, top-k, top-p, and what is left is
+renormalised. The repetition penalty counts prompt and output, the other two the output alone.
+
+Penalties look at the tokens before a place, and these differ from node to node of a tree: a node
+sees the sequence so far (`Prefix`, counted once) and the drafted tokens on its path.
+
+Shapes: N rows (the nodes of a tree, root first), V vocabulary, U ids that occur in the prefix,
+E entries, one for each node and each id on its path.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from eagle3.decode.tree import EMPTY, Tree
+
+COLDEST = 1e-5
+"""A temperature above 0 and below this would overflow; it is greedy in all but name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen; temperature 0 is greedy and ignores the rest."""
+    """How the next token is chosen; temperature 0 is greedy and ignores min-p, top-k and top-p."""
 
     temperature: float = 0.0
     top_k: int | None = None
-    """Keep the k most likely tokens."""
+    """Keep the k most likely tokens, and those that tie with the k-th."""
     top_p: float | None = None
     """Keep the fewest most likely tokens whose probability together reaches this."""
+    min_p: float | None = None
+    """Keep tokens that are at least this share as likely as the likeliest."""
+    repetition_penalty: float = 1.0
+    """The logit of a token of prompt or output is divided by this, or multiplied where negative."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit for each time that it is in the output."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that is in the output."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Added to the logits of these token ids; -100 bans a token in all but name."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature {self.temperature}: expected 0 (greedy) or more")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k {self.top_k}: expected 1 or more")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p {self.top_p}: expected more than 0 and at most 1")
+        t = self.temperature
+        _require(t == 0 or COLDEST <= t < math.inf, "temperature", t, "0 (greedy) or 1e-5 or more")
+        k, p, m = self.top_k, self.top_p, self.min_p
+        _require(k is None or k >= 1, "top_k", k, "1 or more")
+        _require(p is None or 0 < p <= 1, "top_p", p, "more than 0 and at most 1")
+        _require(m is None or 0 <= m <= 1, "min_p", m, "0 to 1")
+        r = self.repetition_penalty
+        _require(0 < r < math.inf, "repetition_penalty", r, "more than 0 (1 is none)")
+        for name in ("frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            _require(-2 <= value <= 2, name, value, "-2 to 2 (0 is none)")
+        for token, bias in self.logit_bias.items():
+            _require(token >= 0, "logit_bias", f"of token {token}", "an id of 0 or more")
+            _require(math.isfinite(bias), "logit_bias", f"{bias} of token {token}", "a number")
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def penalises(self) -> bool:
+        """Whether the tokens so far change the logits."""
+        return (
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
+        )
 
-def probabilities(logits_NV: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution that is sampled from, float64 [N, V]: temperature, top-k, then top-p.
+    @property
+    def adjusts(self) -> bool:
+        """Whether a greedy choice may differ from the largest raw logit."""
+        return self.penalises or bool(self.logit_bias)
 
-    Tokens that tie with the k-th most likely one are all kept.
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} {value}: expected {expected}")
+
+
+class Prefix:
+    """The tokens of one sequence so far, counted as they come.
+
+    `counts` holds every id of prompt and output, with the times that it is in the output.
     """
+
+    def __init__(self, prompt_ids: Iterable[int]) -> None:
+        self.counts: dict[int, int] = dict.fromkeys(prompt_ids, 0)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Tokens that were emitted."""
+        for token in tokens:
+            self.counts[token] = self.counts.get(token, 0) + 1
+
+
+NOTHING = Prefix(())
+
+
+def adjusted(
+    logits_NV: Tensor, sampling: Sampling, prefix: Prefix = NOTHING, tree: Tree = EMPTY
+) -> Tensor:
+    """Logits with bias and penalties, float64 [N, V]; the very tensor where there are none.
+
+    Args:
+        prefix: prompt and all that was emitted, the root included.
+        tree: what was drafted after the root; the rows are its nodes.
+
+    Raises:
+        ValueError: a bias of a token that the vocabulary does not have.
+    """
+    if not sampling.adjusts:
+        return logits_NV
+    x_NV = logits_NV.to(torch.float64, copy=True)
+    device, vocab = x_NV.device, x_NV.shape[-1]
+    if sampling.logit_bias:
+        if max(sampling.logit_bias) >= vocab:
+            raise ValueError(
+                f"logit_bias of token {max(sampling.logit_bias)}: expected an id below {vocab}, "
+                "the size of the target's vocabulary"
+            )
+        biased = torch.tensor(list(sampling.logit_bias), device=device)
+        x_NV[:, biased] += x_NV.new_tensor(list(sampling.logit_bias.values()))
+    if not sampling.penalises:
+        return x_NV
+    entries_3E = torch.tensor(_on_paths(prefix, tree), dtype=torch.int64).view(-1, 3).T
+    rows_E, ids_E, counts_E = entries_3E.to(device)
+    drafted_E = x_NV[rows_E, ids_E]
+    ids_U = torch.tensor(list(prefix.counts), dtype=torch.int64, device=device)
+    counts_U = torch.tensor(list(prefix.counts.values()), dtype=torch.int64, device=device)
+    x_NV[:, ids_U] = _penalised(x_NV[:, ids_U], counts_U, sampling)
+    x_NV[rows_E, ids_E] = _penalised(drafted_E, counts_E, sampling)
+    return x_NV
+
+
+def _on_paths(prefix: Prefix, tree: Tree) -> list[tuple[int, int, int]]:
+    """(node, id, times in the output) for each drafted id on each node's path."""
+    paths: list[dict[int, int]] = [{}]
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        above = paths[parent]
+        before = above.get(token, prefix.counts.get(token, 0))
+        paths.append(above | {token: before + 1})
+    return [(node, token, n) for node, path in enumerate(paths) for token, n in path.items()]
+
+
+def _penalised(x: Tensor, counts: Tensor, sampling: Sampling) -> Tensor:
+    """Logits of tokens that occur, with the times that each is in the output."""
+    r = sampling.repetition_penalty
+    x = torch.where(x > 0, x / r, x * r)
+    counts = counts.to(x.dtype)  # a number times integers would be float32
+    return x - sampling.frequency_penalty * counts - sampling.presence_penalty * counts.sign()
+
+
+def choices(
+    logits_NV: Tensor, sampling: Sampling, prefix: Prefix = NOTHING, tree: Tree = EMPTY
+) -> list[int]:
+    """The greedy choice at each row: the largest logit after bias and penalties (`adjusted`)."""
+    chosen: list[int] = adjusted(logits_NV, sampling, prefix, tree).argmax(-1).tolist()
+    return chosen
+
+
+def probabilities(
+    logits_NV: Tensor, sampling: Sampling, prefix: Prefix = NOTHING, tree: Tree = EMPTY
+) -> Tensor:
+    """The distribution that is sampled from, float64 [N, V]; arguments as of `adjusted`."""
     assert not sampling.is_greedy
-    x_NV = logits_NV.double() / sampling.temperature
+    x_NV = adjusted(logits_NV, sampling, prefix, tree).double() / sampling.temperature
+    if sampling.min_p:
+        least = x_NV.amax(-1, keepdim=True) + math.log(sampling.min_p)
+        x_NV = x_NV.masked_fill(x_NV < least, -torch.inf)
     if sampling.top_k is not None and sampling.top_k < x_NV.shape[-1]:
         least = x_NV.topk(sampling.top_k).values[..., -1:]
         x_NV = x_NV.masked_fill(x_NV < least, -torch.inf)

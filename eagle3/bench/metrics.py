@@ -1,11 +1,18 @@
-"""The one definition of each figure of a benchmark."""
+"""The one definition of each figure of a benchmark; `docs/metrics.md` puts them in a table.
+
+Shapes: P prompts, S resamples, 5 sums of a pair (`_SUMS`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
+from torch import Tensor
+
+RESAMPLES = 2000
 
 
 @dataclass
@@ -40,13 +47,22 @@ class Counts:
 
     @property
     def tau(self) -> float:
-        """Average acceptance length: emitted tokens per target forward."""
-        return self.tokens / self.rounds if self.rounds else 0.0
+        return acceptance_length(self.tokens, self.rounds)
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """Rate at which the (n + 1)-th drafted token is accepted, given all earlier ones were."""
-        return [a / r if r else 0.0 for a, r in zip(self.accepted, self.reached, strict=True)]
+        return acceptance_rates(self.accepted, self.reached)
+
+
+def acceptance_length(tokens: int, rounds: int) -> float:
+    """tau: emitted tokens per target forward."""
+    return tokens / rounds if rounds else 0.0
+
+
+def acceptance_rates(accepted: Sequence[int], reached: Sequence[int]) -> list[float]:
+    """Rate at which the (n + 1)-th drafted token is accepted, given all earlier ones were; of a
+    chain this is the papers' n-alpha."""
+    return [a / r if r else 0.0 for a, r in zip(accepted, reached, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -64,27 +80,52 @@ def total(pairs: Sequence[Pair]) -> Pair:
     return Pair(plain, draft)
 
 
-def speedup(pairs: Sequence[Pair]) -> float:
-    """Ratio of tokens per second over all prompts, draft to plain."""
-    both = total(pairs)
-    return both.draft.tokens_per_s / both.plain.tokens_per_s if both.plain.tokens_per_s else 0.0
+_SUMS = ("plain tokens", "plain seconds", "tokens", "seconds", "rounds")
 
 
-def tau(pairs: Sequence[Pair]) -> float:
-    return total(pairs).draft.tau
+@dataclass(frozen=True)
+class Statistic:
+    """A figure that is a function of sums over prompts, so that it can be resampled at once."""
+
+    of_sums: Callable[[Tensor], Tensor]
+    """From sums [..., 5] to the figure [...]; not a number where nothing was decoded."""
+
+    def __call__(self, pairs: Sequence[Pair]) -> float:
+        """The figure over all prompts; 0 where nothing was decoded."""
+        return float(self.of_sums(_table(pairs).sum(0)).nan_to_num(0.0))
 
 
-def interval(
-    pairs: Sequence[Pair],
-    statistic: Callable[[Sequence[Pair]], float],
-    seed: int,
-    resamples: int = 2000,
-) -> tuple[float, float]:
+speedup = Statistic(lambda x: (x[..., 2] / x[..., 3]) / (x[..., 0] / x[..., 1]))
+"""Ratio of tokens per second over all prompts, draft to plain."""
+
+tau = Statistic(lambda x: x[..., 2] / x[..., 4])
+"""Average acceptance length over all prompts."""
+
+
+def interval(pairs: Sequence[Pair], statistic: Statistic, seed: int) -> tuple[float, float]:
     """95% percentile bootstrap over prompts; a drawn prompt brings both methods (paired)."""
+    return mean_interval([pairs], statistic, seed)
+
+
+def mean(tasks: Sequence[Sequence[Pair]], statistic: Statistic) -> float:
+    """The papers' mean: every task weighs the same, whatever its number of tokens."""
+    return sum(statistic(pairs) for pairs in tasks) / len(tasks)
+
+
+def mean_interval(
+    tasks: Sequence[Sequence[Pair]], statistic: Statistic, seed: int
+) -> tuple[float, float]:
+    """95% percentile bootstrap of the mean over tasks; prompts are drawn within each task.
+
+    Draws in which some task decoded nothing say nothing, and are left out.
+    """
     generator = torch.Generator().manual_seed(seed)
-    draws = torch.randint(len(pairs), (resamples, len(pairs)), generator=generator).tolist()
-    values = torch.tensor([statistic([pairs[i] for i in draw]) for draw in draws])
-    low, high = values.quantile(torch.tensor([0.025, 0.975])).tolist()
+    values_S = torch.zeros(RESAMPLES, dtype=torch.float64)
+    for pairs in tasks:
+        drawn_SP = torch.randint(len(pairs), (RESAMPLES, len(pairs)), generator=generator)
+        values_S += statistic.of_sums(_table(pairs)[drawn_SP].sum(1)) / len(tasks)
+    bounds = values_S.nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+    low, high = bounds.nan_to_num(0.0).tolist()
     return low, high
 
 
@@ -95,12 +136,17 @@ def predicted_speedup(tau: float, one_row: float, verify: float, draft: float) -
 
 
 def verdict(speedup_ci: tuple[float, float], tau: float) -> tuple[str, str]:
-    """`faster`, `slower`, `undecided` or `measurement_error`, and why, in a sentence.
+    """`faster`, `slower`, `undecided`, `measurement_error` or `no_tokens`, and why, in a sentence.
 
     A round costs at least one target forward, so no honest speedup lies above tau: one that does
     says that the plain loop was measured badly.
     """
     low, high = speedup_ci
+    if tau == 0:
+        return "no_tokens", (
+            "no tokens to measure: every answer ended with the prefill's own token; ask for "
+            "longer answers, or for other prompts"
+        )
     if low > tau:
         return "measurement_error", (
             f"the speedup's lower bound {low:.2f} lies above tau {tau:.2f}, which cannot be: the "
@@ -111,6 +157,50 @@ def verdict(speedup_ci: tuple[float, float], tau: float) -> tuple[str, str]:
     if high < 1:
         return "slower", f"the whole interval {low:.2f} to {high:.2f} lies below 1"
     return "undecided", f"the interval {low:.2f} to {high:.2f} holds 1"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What a reader of the answers waits for, in seconds."""
+
+    first_s: float
+    """Time to first token: from the request to its first token, mean over answers."""
+    token_s: float
+    """Inter-token latency: from an answer's first token to its last, for each token after the
+    first; over all answers."""
+    wait_p50_s: float
+    """Median wait for the next tokens: a round emits all of its tokens at once."""
+    wait_p95_s: float
+
+
+def latency(stamps: Sequence[Sequence[float]]) -> Latency:
+    """The latencies of answers.
+
+    Args:
+        stamps: for each answer, when each of its tokens was emitted: seconds since the request.
+    """
+    if not stamps or not all(stamps):
+        raise ValueError("latency needs answers of one token or more")
+    later = sum(len(answer) - 1 for answer in stamps)
+    spent = sum(answer[-1] - answer[0] for answer in stamps)
+    waits = [b - a for answer in stamps for a, b in pairwise(answer) if b > a]
+    quantiles = torch.tensor([0.5, 0.95], dtype=torch.float64)
+    p50, p95 = torch.tensor(waits or [0.0], dtype=torch.float64).quantile(quantiles).tolist()
+    return Latency(
+        first_s=sum(answer[0] for answer in stamps) / len(stamps),
+        token_s=spent / later if later else 0.0,
+        wait_p50_s=p50,
+        wait_p95_s=p95,
+    )
+
+
+def _table(pairs: Sequence[Pair]) -> Tensor:
+    """Each pair's `_SUMS`, float64 [P, 5]."""
+    rows = [
+        (p.plain.tokens, p.plain.seconds, p.draft.tokens, p.draft.seconds, p.draft.rounds)
+        for p in pairs
+    ]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _sums(a: list[int], b: list[int]) -> list[int]:

@@ -45,7 +45,7 @@ def read_rows(source: PromptSource, brought: Path | None = None) -> Rows:
     if ref.kind == "demo":
         for file in demo_files():
             mark = {"split": "heldout"} if file.stem == "heldout" else {}
-            yield from ((where, {**row, **mark}) for where, row in _json_rows(file))
+            yield from ((where, {**row, **mark}) for where, row in json_rows(file))
         return
     if ref.kind == "hub" or (path := local_path(source, brought)).is_dir():
         yield from _dataset_rows(source)
@@ -57,7 +57,7 @@ def read_rows(source: PromptSource, brought: Path | None = None) -> Rows:
         )
     with path.open("rb") as f:
         start = f.read(4)
-    yield from (_parquet_rows(path, source.column) if start == b"PAR1" else _json_rows(path))
+    yield from (_parquet_rows(path, source.column) if start == b"PAR1" else json_rows(path))
 
 
 def local_path(source: PromptSource, brought: Path | None = None) -> Path:
@@ -91,7 +91,7 @@ def demo_files() -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
-def _json_rows(file: Path) -> Rows:
+def json_rows(file: Path) -> Rows:
     """Lines of JSON, or the items of a file that is one JSON list."""
     try:
         text = file.read_text(encoding="utf-8")

@@ -93,6 +93,7 @@ def _verdict(facts: Facts) -> str:
             "slower": "Decoding with the draft is SLOWER on this machine",
             "undecided": "Decoding with the draft is neither clearly faster nor slower",
             "measurement_error": "The speed could NOT be measured",
+            "no_tokens": "There was nothing to measure",
         }[bench["verdict"]]
         parts.append(
             f"{pace}: {bench['speedup']:.2f}x (95% interval {low:.2f} to {high:.2f}) at an "

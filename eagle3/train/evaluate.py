@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from eagle3 import vocab
+from eagle3.bench.metrics import acceptance_length, acceptance_rates
 from eagle3.data.coverage import mass_inside
 from eagle3.data.features import Sample
 from eagle3.draft import Draft
@@ -43,13 +44,11 @@ class Acceptance:
 
     @property
     def length(self) -> float:
-        """tau: emitted tokens per target forward of the decode phase."""
-        return self.emitted / max(1, self.rounds)
+        return acceptance_length(self.emitted, self.rounds)
 
     @property
     def by_position(self) -> list[float]:
-        """Acceptance rate of drafted token n + 1 given that the earlier ones were accepted."""
-        return [a / max(1, r) for a, r in zip(self.accepted, self.reached, strict=True)]
+        return acceptance_rates(self.accepted, self.reached)
 
 
 def chain_acceptance(draft: Draft, samples: Iterable[Sample], depth: int) -> Acceptance:

@@ -1,4 +1,4 @@
-"""The benchmark stage over a golden run, and its figures on hand-made counts."""
+"""The benchmark stage over a golden run."""
 
 from __future__ import annotations
 
@@ -7,53 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from eagle3.bench import metrics
-from eagle3.bench.metrics import Counts, Pair
 from eagle3.bench.prompts import heldout_prompts
 from eagle3.bench.speed import benchmark
 from eagle3.decode import linear
 from tests.golden import golden_draft, golden_target, successor_scores
 from tests.golden_run import context, write_golden_run
-
-
-def pair(plain_s: float, draft_s: float, tokens: int = 100, rounds: int = 50) -> Pair:
-    return Pair(
-        Counts(tokens, tokens, plain_s),
-        Counts(tokens, rounds, draft_s, reached=[50, 30], accepted=[30, 20]),
-    )
-
-
-def test_speedup_is_the_ratio_of_tokens_per_second_over_all_prompts() -> None:
-    pairs = [pair(10.0, 5.0), pair(30.0, 20.0, tokens=300, rounds=100)]
-    assert metrics.speedup(pairs) == pytest.approx((400 / 25) / (400 / 40))
-    assert metrics.tau(pairs) == pytest.approx(400 / 150)
-    assert metrics.total(pairs).draft.acceptance_by_position == pytest.approx([0.6, 2 / 3])
-
-
-def test_the_interval_is_paired_and_repeats_with_its_seed() -> None:
-    alike = [pair(t, t / 2) for t in (1.0, 5.0, 20.0)]
-    assert metrics.interval(alike, metrics.speedup, seed=0) == pytest.approx((2.0, 2.0))
-    mixed = [pair(10.0, s) for s in (4.0, 5.0, 6.0, 8.0, 9.0, 5.0)]
-    low, high = metrics.interval(mixed, metrics.speedup, seed=1)
-    assert low < metrics.speedup(mixed) < high
-    assert metrics.interval(mixed, metrics.speedup, seed=1) == (low, high)
-
-
-@pytest.mark.parametrize(
-    ("interval", "expected"),
-    [
-        ((1.1, 1.4), "faster"),
-        ((0.9, 1.1), "undecided"),
-        ((0.7, 0.9), "slower"),
-        ((1.8, 2.0), "measurement_error"),
-    ],
-)
-def test_a_speedup_above_tau_is_an_error(interval: tuple[float, float], expected: str) -> None:
-    assert metrics.verdict(interval, tau=1.7)[0] == expected
-
-
-def test_the_cost_model() -> None:
-    assert metrics.predicted_speedup(2.0, one_row=10, verify=12, draft=3) == pytest.approx(20 / 15)
 
 
 @pytest.fixture

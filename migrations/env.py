@@ -1,15 +1,21 @@
-"""Alembic's environment. The URL comes from the caller, or else from the settings."""
+"""Alembic's environment. The URL comes from the caller, or else from the settings.
+
+All migrations run in one transaction that rivals wait for, so that services that start together on
+one database migrate it once: PostgreSQL by an advisory lock, SQLite by its one writer.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from alembic import context
-from sqlalchemy import Enum
+from sqlalchemy import Enum, text
 
 from jobs.db import make_engine
 from jobs.models import Base, Json, UtcDateTime
 from jobs.settings import Settings
+
+LOCK = 0x75706472  # "updr", among the advisory locks of the database
 
 
 def _render(kind: str, item: Any, _: Any) -> str | Literal[False]:
@@ -28,15 +34,19 @@ def run() -> None:
     url = context.config.attributes.get("url") or Settings().database_url
     engine = make_engine(url)
     try:
-        with engine.connect() as connection:
+        with engine.connect().execution_options(begin="IMMEDIATE") as connection:
+            postgresql = connection.dialect.name == "postgresql"
             context.configure(
                 connection=connection,
                 target_metadata=Base.metadata,
-                render_as_batch=connection.dialect.name == "sqlite",
+                transactional_ddl=True,
+                render_as_batch=not postgresql,
                 render_item=_render,
                 compare_type=True,
             )
             with context.begin_transaction():
+                if postgresql:
+                    connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
                 context.run_migrations()
     finally:
         engine.dispose()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
-from jobs.db import Database
+from jobs.db import Database, migrate
 from jobs.models import Base
 from jobs.settings import Settings
 
@@ -44,3 +47,26 @@ def db(settings: Settings) -> Iterator[Database]:
     Base.metadata.create_all(database.engine)
     yield database
     database.close()
+
+
+def migrate_at_once(settings: Settings, count: int) -> None:
+    """Migrate the settings' database from so many processes in the same moment."""
+    new = multiprocessing.get_context("spawn")
+    gate = (new.Barrier(count),)
+    with ProcessPoolExecutor(count, new, initializer=_meet, initargs=gate) as pool:
+        for done in [pool.submit(_migrate, settings) for _ in range(count)]:
+            done.result()
+
+
+_gate: Barrier
+"""Of a process that `migrate_at_once` has started."""
+
+
+def _meet(gate: Barrier) -> None:
+    global _gate
+    _gate = gate
+
+
+def _migrate(settings: Settings) -> None:
+    _gate.wait(120)
+    migrate(settings)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from alembic import command
 from sqlalchemy import inspect
 
 from jobs.db import alembic_config, make_engine, migrate
 from jobs.settings import Settings
+from tests.jobs.conftest import migrate_at_once
 
 
 def test_up_without_drift_and_down(settings: Settings, tmp_path: Path) -> None:
@@ -20,3 +22,9 @@ def test_up_without_drift_and_down(settings: Settings, tmp_path: Path) -> None:
     assert set(inspect(engine).get_table_names()) == {"alembic_version"}
     engine.dispose()
     migrate(settings)
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_migrate_once(settings: Settings) -> None:
+    migrate_at_once(settings, 3)
+    command.check(alembic_config(settings.database_url))

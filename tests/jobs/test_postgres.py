@@ -20,7 +20,7 @@ from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.states import JobStatus
 from jobs.sweeper import sweep
-from tests.jobs.conftest import Clock
+from tests.jobs.conftest import Clock, migrate_at_once
 from tests.servers import postgres
 
 pytestmark = pytest.mark.e2e
@@ -35,16 +35,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def pg(server: str, settings: Settings) -> Iterator[tuple[Database, Settings]]:
+def empty(server: str, settings: Settings) -> Settings:
     engine = make_engine(server)
     with engine.begin() as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
     engine.dispose()
-    found = settings.model_copy(update={"database_url": server})
-    migrate(found)
-    db = Database(server)
-    yield db, found
+    return settings.model_copy(update={"database_url": server})
+
+
+@pytest.fixture
+def pg(empty: Settings) -> Iterator[tuple[Database, Settings]]:
+    migrate(empty)
+    db = Database(empty.database_url)
+    yield db, empty
     db.close()
 
 
@@ -77,6 +81,11 @@ def test_migrations_up_and_down(pg: tuple[Database, Settings]) -> None:
     engine = make_engine(pg[1].database_url)
     assert inspect(engine).get_table_names() == ["alembic_version"]
     engine.dispose()
+
+
+def test_processes_that_start_together_migrate_once(empty: Settings) -> None:
+    migrate_at_once(empty, 3)
+    command.check(alembic_config(empty.database_url))
 
 
 def test_rivals_for_two_jobs(pg: tuple[Database, Settings], clock: Clock) -> None:

@@ -108,6 +108,25 @@ def release(
     append_event(session, lease.job_id, "stage.queued", message, now=now, data=data)
 
 
+def restart(
+    session: Session, lease: Lease, failure: Failure, *, settings: Settings, now: datetime
+) -> None:
+    """Start a stage again that asked for it, after the wait of a first retry. Where its checkpoint
+    has moved on since it was leased the attempt is given back; where not, it has failed.
+
+    Raises:
+        LeaseLost: as above.
+    """
+    lock_job(session, lease.job_id)
+    found = session.scalar(select(Stage.checkpoint).where(Stage.id == lease.stage_id))
+    if _step(found) > _step(lease.checkpoint):
+        wait = backoff(1, settings)
+        text = f"{failure.message}; it goes on from step {_step(found)} in {wait:.0f} s"
+        release(session, lease, now=now, message=text, wait=wait)
+    else:
+        fail(session, lease, failure, settings=settings, now=now)
+
+
 def cancelled(session: Session, lease: Lease, *, now: datetime) -> None:
     """End the stage and its job after the worker has stopped on request.
 
@@ -207,6 +226,10 @@ def backoff(attempt: int, settings: Settings) -> float:
     """Seconds before the next attempt: doubled each time, capped, with 20% of jitter."""
     wait = min(settings.retry_cap_seconds, settings.retry_base_seconds * 2.0 ** (attempt - 1))
     return float(wait * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
+
+
+def _step(checkpoint: dict[str, Any] | None) -> int:
+    return -1 if checkpoint is None else int(checkpoint["step"])
 
 
 def _end(session: Session, lease: Lease, to: StageStatus, **values: Any) -> None:

@@ -33,6 +33,10 @@ class StageFailed(Exception):
         self.result = result
 
 
+class StageRestarts(StageFailed):
+    """A stage that stopped by itself, to be started again; a failure where it got no further."""
+
+
 class StageStopped(Exception):
     """A stage that ended on request. `cancelled`: by its job; otherwise it goes on later."""
 
@@ -46,6 +50,7 @@ def execute(rt: Runtime, lease: Lease, keeper: Keeper, run: Path, stage: str) ->
 
     Raises:
         StageFailed: it ended badly.
+        StageRestarts: it asked to be started again.
         StageStopped: it was stopped, by its job's cancellation or because the worker goes.
         LeaseLost: the stage is another worker's; the child was killed.
     """
@@ -103,8 +108,10 @@ def judge(end: ChildEnd, stage: str, no_progress: float, runtime: float) -> dict
             text = f"{stage} ran longer than {runtime:g} s and was stopped"
             hint = "raise UPDRAFT_MAX_RUNTIME_SECONDS or make the job smaller"
             raise StageFailed(Failure(FailureReason.TIMEOUT, text, hint, retryable=False))
-    if end.code == EXIT_STOPPED:  # somebody else told the child to stop; it saved its work
-        raise StageStopped(cancelled=False)
+    if end.code == EXIT_STOPPED:
+        text = f"{stage} stopped to be started again, and this worker had not told it to"
+        hint = "look for what else sends TERM to the stages of this machine"
+        raise StageRestarts(Failure(FailureReason.WORKER_LOST, text, hint))
     raise StageFailed(_killed(end, stage) if end.code < 0 else _said(end, stage))
 
 

@@ -17,7 +17,7 @@ from jobs.errors import FailureReason, Invalid, LeaseLost, NotFound, Unavailable
 from jobs.leases import Lease
 from jobs.models import Stage
 from jobs.states import StageStatus
-from workers.execute import StageFailed, StageStopped, execute
+from workers.execute import StageFailed, StageRestarts, StageStopped, execute
 from workers.inputs import needs_resolve, prepare_run
 from workers.keeper import Keeper
 from workers.register import register
@@ -69,6 +69,9 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
             return lambda s: endings.cancelled(s, lease, now=rt.clock())
         text = f"{lease.stage} was stopped with its worker and waits for another"
         return lambda s: endings.release(s, lease, now=rt.clock(), message=text)
+    except StageRestarts as e:
+        asked = e.failure
+        return lambda s: endings.restart(s, lease, asked, settings=rt.settings, now=rt.clock())
     except StageFailed as e:
         failure, result = e.failure, e.result
         return lambda s: endings.fail(

@@ -62,6 +62,8 @@ def train() -> None:
         checkpoint(step)
         if misbehaves("killed") and step == 3 and start == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+        if misbehaves("advances") and step > start:
+            sys.exit(75)
         wait_for_stop = misbehaves("waits") and step == 3 and start == 0
         while wait_for_stop and not TERM:
             time.sleep(0.01)
@@ -117,6 +119,8 @@ def main() -> None:
     if misbehaves("unavailable"):
         say("error", reason="target_unavailable", message="hub is away", hint="wait")
         sys.exit(3)
+    if misbehaves("restarts"):
+        sys.exit(75)
     if misbehaves("silent"):
         time.sleep(60)
     if misbehaves("stubborn"):

@@ -127,6 +127,33 @@ def test_a_killed_child_goes_on_from_its_checkpoint(make_runtime: MakeRuntime) -
     assert retry.data["reason"] in ("worker_lost", "out_of_memory")
 
 
+def test_a_stage_that_asks_to_be_started_again_may_while_it_gets_further(
+    make_runtime: MakeRuntime,
+) -> None:
+    rt = make_runtime("advances@train")
+    job_id = submit(rt)
+    until(lambda: drain(rt) >= 0 and job_of(rt, job_id).status == JobStatus.SUCCEEDED)
+    assert stage_of(rt, job_id, "train")["attempt"] == 1
+    waits = [e.message for e in events_of(rt, job_id) if "had not told it to" in e.message]
+    assert [text.partition("goes on from ")[2] for text in waits] == [
+        f"step {n} in 0 s" for n in range(1, 7)
+    ]
+
+
+def test_a_stage_that_asks_again_without_progress_runs_out_of_attempts(
+    make_runtime: MakeRuntime,
+) -> None:
+    rt = make_runtime("restarts@train")
+    job_id = submit(rt)
+    until(lambda: drain(rt) >= 0 and job_of(rt, job_id).status == JobStatus.FAILED)
+    assert stage_of(rt, job_id, "train")["attempt"] == rt.settings.max_attempts
+    error = job_of(rt, job_id).error
+    assert error is not None
+    assert error["reason"] == "worker_lost"
+    assert "train stopped to be started again" in error["message"]
+    assert [e.type for e in events_of(rt, job_id)].count("stage.retry") == 2
+
+
 def test_a_stopping_worker_gives_its_stage_back(make_runtime: MakeRuntime) -> None:
     rt = make_runtime("waits@train")
     job_id = submit(rt)

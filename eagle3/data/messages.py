@@ -74,6 +74,7 @@ def read_tools(where: str, row: Mapping[str, Any]) -> list[dict[str, Any]] | Non
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise ValueError(f"{where}: tools must be a list of objects (JSON schemas)")
+    _check_characters(where, "list of tools", tools)
     return [dict(tool) for tool in tools]
 
 
@@ -102,9 +103,10 @@ def _textless(item: Mapping[str, Any], text_key: str) -> bool:
 
 def _message(where: str, role: str, item: Mapping[str, Any], text_key: str) -> Message:
     if role == "call":
-        call = _json(str(item[text_key]))
+        call = _json(str(item.get(text_key, "")))
         calls = call if isinstance(call, list) else [call]
-        return {"role": "assistant", "content": "", "tool_calls": _calls(where, calls)}
+        item = {"tool_calls": calls}
+        role = "assistant"
     content = _text(where, role, item.get(text_key))
     message: Message = {"role": role, "content": content}
     if role == "assistant":
@@ -117,6 +119,7 @@ def _message(where: str, role: str, item: Mapping[str, Any], text_key: str) -> M
         raise ValueError(f"{where}: the {role} message is empty or not text")
     if role == "tool":
         message |= {key: str(item[key]) for key in ("name", "tool_call_id") if item.get(key)}
+    _check_characters(where, f"{role} message", message)
     return message
 
 
@@ -131,9 +134,15 @@ def _text(where: str, role: str, value: Any) -> str:
         value = ""
     if not isinstance(value, str):
         raise ValueError(f"{where}: the {role} message is empty or not text")
-    if any("\ud800" <= c <= "\udfff" for c in value):
-        raise ValueError(f"{where}: the {role} message has half a surrogate pair (\\ud800…)")
     return value
+
+
+def _check_characters(where: str, what: str, value: Any) -> None:
+    """Refuse what JSON can hold and UTF-8 cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{where}: the {what} has half a surrogate pair (\\ud800…)") from None
 
 
 def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
@@ -159,8 +168,8 @@ def _calls(where: str, calls: Any) -> list[dict[str, Any]]:
 
 
 def _json(text: str) -> Any:
-    """The value, or None where it is not JSON: the caller names what it expected."""
+    """The value, or the empty text where it is not JSON: the caller names what it expected."""
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        return None
+    except (ValueError, RecursionError):
+        return ""

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.config import PromptsConfig
@@ -132,9 +131,12 @@ def prompt_lengths(
     for prompt in prompts:
         try:
             length = prompt_length(tokenizer, prompt)
-        except TemplateError as e:
+        except MemoryError:
+            raise
+        except Exception as e:  # a template is a program: it may fail in any way
+            why = " ".join(str(e).split()) or type(e).__name__
             problems.append(
-                f"{prompt.where}: the target's chat template refuses this conversation: {e}"
+                f"{prompt.where}: the target's chat template refuses this conversation: {why}"
             )
             continue
         if context <= length <= config.max_prompt_tokens:
@@ -150,11 +152,7 @@ def prompt_lengths(
 
 
 def prompt_length(tokenizer: PreTrainedTokenizerBase, prompt: RawPrompt) -> int:
-    """Tokens of the rendered conversation, its answers left out.
-
-    Raises:
-        TemplateError: the chat template refuses it.
-    """
+    """Tokens of the rendered conversation, its answers left out; fails as the template does."""
     if prompt.tokens is not None:
         return len(prompt.tokens.ids) - sum(end - start for start, end in prompt.tokens.spans)
     first, *later = turns(prompt.messages)

@@ -94,10 +94,13 @@ def demo_files() -> list[Path]:
 def json_rows(file: Path) -> Rows:
     """Lines of JSON, or the items of a file that is one JSON list."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # Windows puts a mark in front
     except UnicodeDecodeError:
+        with file.open("rb") as f:
+            packed = f.read(2) == b"\x1f\x8b"
         raise BadInput(
-            f"{file} is not text", f"expected JSONL in UTF-8, lines of {EXPECTED}"
+            f"{file} is packed by gzip: unpack it" if packed else f"{file} is not text",
+            f"expected JSONL in UTF-8, lines of {EXPECTED}",
         ) from None
     if re.match(r"\s*\[\s*\{", text):
         items = _json(str(file), text)
@@ -117,6 +120,8 @@ def _json(where: str, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as e:
         return ValueError(f"{where}: not JSON ({e.msg} at column {e.colno})")
+    except ValueError:  # Python's own limit
+        return ValueError(f"{where}: not a prompt (a number of more than 4,300 digits)")
     except RecursionError:
         return ValueError(f"{where}: not a prompt (nested too deeply)")
 

@@ -94,7 +94,7 @@ def opener(arm: str) -> Callable[[Context, Target], FeatureSource]:
     return lambda ctx, target: LastLayer(open_source(ctx, target))
 
 
-def train(run: Path, arm: str, epochs: float | None) -> None:
+def train(run: Path, arm: str, epochs: float | None, eval_every: int) -> None:
     folder = run / "ablations" / arm
     (folder / "stages").mkdir(parents=True, exist_ok=True)
     for stage in SHARED:
@@ -103,7 +103,7 @@ def train(run: Path, arm: str, epochs: float | None) -> None:
         if not link.is_symlink():
             link.symlink_to(Path("..", "..", "..", "stages", stage))
     config = read_config(run)
-    changes = ARMS[arm] | ({} if epochs is None else {"epochs": epochs})
+    changes = ARMS[arm] | {"eval_every": eval_every, "epochs": epochs or config.recipe.train.epochs}
     section = config.recipe.train.model_copy(update=changes)
     depth = min(DEPTH, section.ttt_steps)  # a checkpoint is chosen no deeper than it was trained
     bench = config.recipe.benchmark.model_copy(update={"depth": depth})
@@ -215,12 +215,13 @@ def main() -> None:
     one.add_argument("run", type=Path)
     one.add_argument("arm", choices=ARMS)
     one.add_argument("--epochs", type=float)
+    one.add_argument("--eval-every", type=int, default=200, help="steps")
     table = commands.add_parser("judge", help="judge all that have ended")
     table.add_argument("run", type=Path)
     table.add_argument("--tasks", type=Path, nargs="+", default=[])
     args = parser.parse_args()
     if args.command == "train":
-        train(args.run, args.arm, args.epochs)
+        train(args.run, args.arm, args.epochs, args.eval_every)
     else:
         judge(args.run, args.tasks)
 

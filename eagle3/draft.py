@@ -104,13 +104,13 @@ class DraftCache(KVRows):
 
 
 class Attention(nn.Module):
-    def __init__(self, c: DraftConfig) -> None:
+    def __init__(self, c: DraftConfig, width: int) -> None:
         super().__init__()
         q, n = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
         self.head_dim = c.head_dim
-        self.q_proj = nn.Linear(2 * c.hidden_size, q, bias=False)
-        self.k_proj = nn.Linear(2 * c.hidden_size, n, bias=False)
-        self.v_proj = nn.Linear(2 * c.hidden_size, n, bias=False)
+        self.q_proj = nn.Linear(width, q, bias=False)
+        self.k_proj = nn.Linear(width, n, bias=False)
+        self.v_proj = nn.Linear(width, n, bias=False)
         self.o_proj = nn.Linear(q, c.hidden_size, bias=False)
 
 
@@ -130,74 +130,99 @@ class MLP(nn.Module):
         return out
 
 
-class Midlayer(nn.Module):
+class Layer(nn.Module):
+    """Attention over an input of any width, and an MLP.
+
+    The input is not the residual stream: that is what `finish` is given.
+    """
+
+    def __init__(self, c: DraftConfig, width: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(c, width)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.mlp = MLP(c)
+
+    def finish(self, residual_TH: Tensor, attended_TQD: Tensor) -> Tensor:
+        """The layer's output before any final norm."""
+        x_TH = residual_TH + self.self_attn.o_proj(attended_TQD.flatten(-2))
+        out: Tensor = x_TH + self.mlp(self.post_attention_layernorm(x_TH))
+        return out
+
+
+class Midlayer(Layer):
     """One decoder layer whose attention reads embedding and feature side by side (2H wide)."""
 
     def __init__(self, c: DraftConfig) -> None:
-        super().__init__()
+        super().__init__(c, 2 * c.hidden_size)
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.hidden_norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = MLP(c)
 
     def mix(self, embedding_TH: Tensor, feature_TH: Tensor) -> Tensor:
         """Attention's input, [T, 2H]: the normed embedding first, then the normed feature."""
         return torch.cat([self.input_layernorm(embedding_TH), self.hidden_norm(feature_TH)], -1)
 
-    def finish(self, feature_TH: Tensor, attended_TQD: Tensor) -> Tensor:
-        """The layer's output before any final norm; the residual stream is the feature."""
-        x_TH = feature_TH + self.self_attn.o_proj(attended_TQD.flatten(-2))
-        out: Tensor = x_TH + self.mlp(self.post_attention_layernorm(x_TH))
-        return out
 
-
-class Draft(nn.Module):
-    """The draft network. `embed_VH` is the target's embedding: frozen, shared, never saved."""
+class Vocabulary(nn.Module):
+    """A network that guesses within a draft vocabulary."""
 
     d2t: Tensor
     t2d: Tensor
 
-    def __init__(self, config: DraftConfig, embed_VH: Tensor) -> None:
+    def __init__(self, vocab_size: int, draft_vocab_size: int) -> None:
         super().__init__()
-        h = config.hidden_size
-        if tuple(embed_VH.shape) != (config.vocab_size, h):
+        self.register_buffer("d2t", torch.zeros(draft_vocab_size, dtype=torch.int64))
+        self.register_buffer("t2d", torch.zeros(vocab_size, dtype=torch.bool))
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        return draft_ids + self.d2t[draft_ids]
+
+    def set_vocab(self, kept_D: Tensor) -> None:
+        """Fix the draft vocabulary to these ascending target ids."""
+        d2t, t2d = vocab.maps(kept_D, len(self.t2d))
+        self.d2t.copy_(d2t)
+        self.t2d.copy_(t2d)
+
+
+class LayerDraft(Vocabulary):
+    """A draft of one decoder layer. `embed_VH` is the target's embedding: frozen, shared, never
+    saved."""
+
+    def __init__(
+        self, config: DraftConfig, embed_VH: Tensor, fc: nn.Linear, midlayer: Layer
+    ) -> None:
+        super().__init__(config.vocab_size, config.draft_vocab_size)
+        if tuple(embed_VH.shape) != (config.vocab_size, config.hidden_size):
             raise ValueError(
                 f"the target's embedding is {tuple(embed_VH.shape)}; the draft was made for "
-                f"({config.vocab_size}, {h})"
+                f"({config.vocab_size}, {config.hidden_size})"
             )
         self.config = config
         self.embed_VH = embed_VH
-        self.fc = nn.Linear(3 * h, h, bias=False)
-        self.midlayer = Midlayer(config)
-        self.norm = RMSNorm(h, config.rms_norm_eps)
-        self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
-        self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
-        self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+        self.fc = fc
+        self.midlayer = midlayer
         self.rotary = LlamaRotaryEmbedding(config.llama())
         self.scaling = config.head_dim**-0.5
 
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.config.capture_layers
+    def mix(self, ids_T: Tensor, feature_TH: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention reads of tokens and features, and the residual stream [T, H]."""
+        raise NotImplementedError
 
-    def fuse(self, features_T3H: Tensor) -> Tensor:
-        """`fc`: target features [T, 3H], ordered low, mid, high, to [T, H]."""
-        out: Tensor = self.fc(features_T3H)
-        return out
+    def logits(self, out_TH: Tensor) -> Tensor:
+        """Draft logits [T, Vd] of the layer's output."""
+        raise NotImplementedError
 
     def embed(self, ids: Tensor) -> Tensor:
         return nn.functional.embedding(ids, self.embed_VH)
 
-    def query(self, mixed_T2H: Tensor, positions_T: Tensor) -> Tensor:
+    def query(self, mixed_T: Tensor, positions_T: Tensor) -> Tensor:
         """Rotated queries, [T, Q, D]."""
-        return self._rotate(self._heads(self.midlayer.self_attn.q_proj(mixed_T2H)), positions_T)
+        return self._rotate(self._heads(self.midlayer.self_attn.q_proj(mixed_T)), positions_T)
 
-    def key_value(self, mixed_T2H: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    def key_value(self, mixed_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated keys and values, each [T, N, D]."""
         attn = self.midlayer.self_attn
-        key = self._rotate(self._heads(attn.k_proj(mixed_T2H)), positions_T)
-        return key, self._heads(attn.v_proj(mixed_T2H))
+        key = self._rotate(self._heads(attn.k_proj(mixed_T)), positions_T)
+        return key, self._heads(attn.v_proj(mixed_T))
 
     def forward(
         self,
@@ -219,7 +244,7 @@ class Draft(nn.Module):
         Returns:
             The layer's output before `norm`, [T, H]: next feature, and `logits`' input.
         """
-        mixed = self.midlayer.mix(self.embed(ids_T), feature_TH)
+        mixed, residual = self.mix(ids_T, feature_TH)
         query = self.query(mixed, positions_T)
         key, value = self.key_value(mixed, positions_T)
         k_1NKD, v_1NKD = cache.write(
@@ -235,21 +260,7 @@ class Draft(nn.Module):
             additive(mask, feature_TH.dtype) if len(ids_T) > 1 or mask_TK is not None else None,
             self.scaling,
         )
-        return self.midlayer.finish(feature_TH, attended[0].transpose(0, 1))
-
-    def logits(self, out_TH: Tensor) -> Tensor:
-        """Draft logits [T, Vd] of the layer's output."""
-        logits: Tensor = self.lm_head(self.norm(out_TH))
-        return logits
-
-    def target_ids(self, draft_ids: Tensor) -> Tensor:
-        return draft_ids + self.d2t[draft_ids]
-
-    def set_vocab(self, kept_D: Tensor) -> None:
-        """Fix the draft vocabulary to these ascending target ids."""
-        d2t, t2d = vocab.maps(kept_D, self.config.vocab_size)
-        self.d2t.copy_(d2t)
-        self.t2d.copy_(t2d)
+        return self.midlayer.finish(residual, attended[0].transpose(0, 1))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.config.head_dim)
@@ -258,3 +269,31 @@ class Draft(nn.Module):
         cos_TD, sin_TD = self.rotary(x_TnD, positions_T)
         cos, sin = cos_TD.unsqueeze(-2), sin_TD.unsqueeze(-2)
         return x_TnD * cos + rotate_half(x_TnD) * sin
+
+
+class Draft(LayerDraft):
+    """The EAGLE-3 draft."""
+
+    midlayer: Midlayer
+
+    def __init__(self, config: DraftConfig, embed_VH: Tensor) -> None:
+        h = config.hidden_size
+        super().__init__(config, embed_VH, nn.Linear(3 * h, h, bias=False), Midlayer(config))
+        self.norm = RMSNorm(h, config.rms_norm_eps)
+        self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
+
+    @property
+    def capture_layers(self) -> tuple[int, int, int]:
+        return self.config.capture_layers
+
+    def fuse(self, features_T3H: Tensor) -> Tensor:
+        """`fc`: target features [T, 3H], ordered low, mid, high, to [T, H]."""
+        out: Tensor = self.fc(features_T3H)
+        return out
+
+    def mix(self, ids_T: Tensor, feature_TH: Tensor) -> tuple[Tensor, Tensor]:
+        return self.midlayer.mix(self.embed(ids_T), feature_TH), feature_TH
+
+    def logits(self, out_TH: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(self.norm(out_TH))
+        return logits

@@ -67,8 +67,7 @@ def acceptances(draft: Draft, samples: Iterable[Sample], depths: Sequence[int]) 
             continue
         matched = dict(zip(rows_R.tolist(), _matched(draft, batch, rows_R, deepest), strict=True))
         for total in totals:
-            for start, end in sample.spans:
-                _walk(total, matched, start, end)
+            walk(total, matched, sample.spans)
     return totals
 
 
@@ -122,6 +121,16 @@ def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int
         agree = agree * ((choice_R == data_R) & batch.supervised_ST[k][rows_R])
         count += agree
     return count.tolist()
+
+
+def walk(total: Acceptance, matched: dict[int, int], spans: Iterable[tuple[int, int]]) -> None:
+    """Count the rounds over a sample's answers.
+
+    Args:
+        matched: for each row where a round can start, how many tokens of its chain agree.
+    """
+    for start, end in spans:
+        _walk(total, matched, start, end)
 
 
 def _walk(total: Acceptance, matched: dict[int, int], start: int, end: int) -> None:

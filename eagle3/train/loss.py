@@ -98,7 +98,9 @@ class _Chunked(torch.autograd.Function):
         ctx.gradients = None
         if with_gradient:
             grad_x = torch.zeros(x.shape, dtype=exact, device=x.device)
-            grad_head = torch.zeros(head.shape, dtype=exact, device=x.device)
+            grad_head = None
+            if ctx.needs_input_grad[1]:  # a frozen head is spared a third of the products
+                grad_head = torch.zeros(head.shape, dtype=exact, device=x.device)
             ctx.gradients = (grad_x, grad_head)
         for part in _blocks(len(x)):
             block = _Block(x[part], head, rows, part, exact)
@@ -107,7 +109,8 @@ class _Chunked(torch.autograd.Function):
             if with_gradient:
                 for span, d_rC in block.gradient(ce, tv, rows.weight_R[part]):
                     grad_x[part] += d_rC.to(dtype) @ head[span]
-                    grad_head[span] += d_rC.to(dtype).T @ x[part]
+                    if grad_head is not None:
+                        grad_head[span] += d_rC.to(dtype).T @ x[part]
         loss = (value_R * rows.weight_R).sum()
         ctx.mark_non_differentiable(value_R, choice_R)
         ctx.types = (x_RH.dtype, head_DH.dtype)
@@ -119,8 +122,10 @@ class _Chunked(torch.autograd.Function):
             raise RuntimeError("the loss was made without gradients, or gone through before")
         (grad_x, grad_head), ctx.gradients = ctx.gradients, None
         x_type, head_type = ctx.types
-        grad_x, grad_head = grad_x.mul_(grads[0]), grad_head.mul_(grads[0])
-        return grad_x.to(x_type), grad_head.to(head_type), None, None, None, None
+        grad_x = grad_x.mul_(grads[0]).to(x_type)
+        if grad_head is not None:
+            grad_head = grad_head.mul_(grads[0]).to(head_type)
+        return grad_x, grad_head, None, None, None, None
 
 
 class _Block:

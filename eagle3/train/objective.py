@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from eagle3.draft import Draft
+from eagle3.draft import Draft, Vocabulary
 from eagle3.train.batch import Batch
 from eagle3.train.labels import Teacher
 from eagle3.train.loss import Loss, Rows, weighted_loss
@@ -41,7 +41,7 @@ class Supervised:
     """For each step, the rows left out because the target's choice is not in the vocabulary."""
 
     @classmethod
-    def of(cls, draft: Draft, batch: Batch) -> Supervised:
+    def of(cls, draft: Vocabulary, batch: Batch) -> Supervised:
         steps, total = batch.supervised_ST.shape
         rows_R = batch.supervised_ST[0].nonzero()[:, 0]
         assert len(rows_R), "a batch of samples none of which teaches"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from eagle3.draft import Draft
+from eagle3.draft import Draft, LayerDraft
 from eagle3.train.attention import Attention, Blocked, KeyValue
 from eagle3.train.batch import Batch
 from eagle3.train.flex import Flex
@@ -32,13 +32,15 @@ def attention_for(batch: Batch, rows_R: Tensor, scaling: float) -> Attention:
 
 
 def unroll(
-    draft: Draft,
+    draft: LayerDraft,
     batch: Batch,
     rows_R: Tensor,
     steps: int,
     next_tokens: NextTokens | None = None,
     attention: Callable[[Batch, Tensor, float], Attention] = attention_for,
     recompute: bool = False,
+    features_TH: Tensor | None = None,
+    through: bool = True,
 ) -> Iterator[Tensor]:
     """Yield the draft's output [R, H] (before `norm`) at each step.
 
@@ -50,37 +52,42 @@ def unroll(
             (teacher forcing). Drafting passes the draft's own choices.
         attention: which implementation; the fast one for the batch's device when empty.
         recompute: keep no more of a step than its inputs, and make it again for its gradient.
+        features_TH: what the rows of step 0 read; the fused features of the batch when empty.
+        through: let gradients flow from a step into the one before it.
     """
     last = len(batch.ids_T) - 1
     device = batch.ids_T.device
     position_R = batch.positions_T[rows_R]
-    fused_TH = draft.fuse(batch.features_T3H)
+    if features_TH is None:
+        assert isinstance(draft, Draft)
+        features_TH = draft.fuse(batch.features_T3H)
     shifted_T = batch.ids_T[torch.arange(1, last + 2, device=device).clamp(max=last)]
-    mixed_T = draft.midlayer.mix(draft.embed(shifted_T), fused_TH)
+    mixed_T, residual_TH = draft.mix(shifted_T, features_TH)
     far = draft.key_value(mixed_T, batch.positions_T)
     attend = attention(batch, rows_R, draft.scaling)
 
-    def first(feature_RH: Tensor) -> Tensor:
+    def first(residual_RH: Tensor) -> Tensor:
         query_RQD = draft.query(mixed_T[rows_R], position_R)
-        return draft.midlayer.finish(feature_RH, attend(query_RQD, far, []))
+        return draft.midlayer.finish(residual_RH, attend(query_RQD, far, []))
 
     def later(
         k: int, ids: Tensor, feature_RH: Tensor, near: list[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
-        mixed_R = draft.midlayer.mix(draft.embed(ids), feature_RH)
+        mixed_R, residual_RH = draft.mix(ids, feature_RH)
         own = draft.key_value(mixed_R, position_R + k)
         query_RQD = draft.query(mixed_R, position_R + k)
         attended = attend(query_RQD, far, [*near, own])
-        return draft.midlayer.finish(feature_RH, attended), own
+        return draft.midlayer.finish(residual_RH, attended), own
 
     run = _recomputed if recompute else _kept
     near: list[KeyValue] = []
-    feature_RH = run(first, fused_TH[rows_R])
+    feature_RH = run(first, residual_TH[rows_R])
     yield feature_RH
     for k in range(1, steps):
         data = batch.ids_T[(rows_R + 1 + k).clamp(max=last)]
         ids = data if next_tokens is None else next_tokens(k, feature_RH)
-        feature_RH, own = run(later, k, ids, feature_RH, near)
+        before_RH = feature_RH if through else feature_RH.detach()
+        feature_RH, own = run(later, k, ids, before_RH, near)
         near = [*near, own]  # a new list: a step that is made again must not see later ones
         yield feature_RH
 

@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotat
 
 from eagle3 import fit, vocab
 from eagle3.decode.attention import additive, causal_mask, grouped_attention
-from eagle3.decode.cache import KVRows
+from eagle3.decode.cache import RollbackCache
 from eagle3.lean import RMSNorm, swiglu
 
 
@@ -88,19 +88,11 @@ class DraftConfig:
         )
 
 
-class DraftCache(KVRows):
-    """K and V of the draft's one layer for one sequence; `length` rows stand."""
+class DraftCache(RollbackCache):
+    """K and V of the draft's one layer."""
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(1, capacity)
-        self.length = 0
-
-    def advance(self, rows: int) -> None:
-        self.length += rows
-
-    def rollback(self, length: int) -> None:
-        assert 0 <= length <= self.length
-        self.length = length
+    def __init__(self, capacity: int, batch: int = 1, in_use: bool = True) -> None:
+        super().__init__(1, batch, capacity, in_use)
 
 
 class Attention(nn.Module):
@@ -230,37 +222,42 @@ class LayerDraft(Vocabulary):
         feature_TH: Tensor,
         positions_T: Tensor,
         cache: DraftCache,
-        mask_TK: Tensor | None = None,
+        mask: Tensor | None = None,
+        line: int = 0,
     ) -> Tensor:
         """Run rows after those that stand in the cache; the caller then advances the cache.
+
+        The rows are those of one sequence, [T], or as many of each of several, [B, T].
 
         Args:
             ids_T: target ids; row i takes the token that follows the one its feature belongs to.
             feature_TH: fused target features, or the draft's own outputs fed back.
             positions_T: rotary positions; row i of a sequence has position i.
-            mask_TK: boolean [T, cache.length + T], True where a row may see a key; causal when
-                empty.
+            mask: boolean [B or 1, 1, T, K], True where a row may see a key; causal when empty.
+            line: the cache's line of the first of these sequences; the others' follow it.
 
         Returns:
-            The layer's output before `norm`, [T, H]: next feature, and `logits`' input.
+            The layer's output before `norm`, [T, H] or [B, T, H]: next feature, and `logits`'
+            input.
         """
+        batch, rows = ids_T.shape if ids_T.dim() == 2 else (1, len(ids_T))
+        positions = positions_T.flatten()
         mixed, residual = self.mix(ids_T, feature_TH)
-        query = self.query(mixed, positions_T)
-        key, value = self.key_value(mixed, positions_T)
-        k_1NKD, v_1NKD = cache.write(
-            key.transpose(0, 1)[None], value.transpose(0, 1)[None], cache.length
+        mixed = mixed.flatten(0, -2)
+        query = self.query(mixed, positions)
+        key, value = self.key_value(mixed, positions)
+        place = cache.stage(batch, rows, line, ids_T.device)
+        query, key, value = (
+            x.view(batch, rows, *x.shape[1:]).transpose(1, 2) for x in (query, key, value)
         )
-        mask = causal_mask(len(ids_T), cache.length, ids_T.device)
-        if mask_TK is not None:
-            mask = mask_TK[None, None]
-        attended = grouped_attention(
-            query.transpose(0, 1)[None],
-            k_1NKD,
-            v_1NKD,
-            additive(mask, feature_TH.dtype) if len(ids_T) > 1 or mask_TK is not None else None,
-            self.scaling,
+        k_BNKD, v_BNKD = cache.update(key, value, 0)
+        if mask is None:
+            mask = causal_mask(rows, place.starts, ids_T.device)
+        added = None if mask is None else additive(mask, feature_TH.dtype)
+        attended = grouped_attention(query, k_BNKD, v_BNKD, added, self.scaling)
+        return self.midlayer.finish(
+            residual, attended.transpose(1, 2).view(*feature_TH.shape[:-1], *attended.shape[1::2])
         )
-        return self.midlayer.finish(residual, attended[0].transpose(0, 1))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.config.head_dim)

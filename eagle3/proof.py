@@ -21,9 +21,11 @@ from transformers import GenerationConfig
 from eagle3.bench.prompts import HeldOut, heldout_prompts
 from eagle3.data.local import open_target, target_dir, target_facts
 from eagle3.data.records import Journal, Record
-from eagle3.decode.engine import Decoder
+from eagle3.decode.engine import Engine
 from eagle3.decode.linear import speed_up
+from eagle3.decode.request import Request
 from eagle3.decode.tree import Shape
+from eagle3.drafters.eagle3 import Eagle3
 from eagle3.export import official
 from eagle3.load import load_model
 from eagle3.run import Context, hardware, sha256_file, versions, write_json
@@ -129,21 +131,21 @@ def _proofs(ctx: Context, prompts: list[HeldOut]) -> Iterator[PromptProof]:
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
     )
     speed_up(target.model, draft)
-    decoder = Decoder(target, draft, _shape(ctx))
+    engine = Engine(target, Eagle3(draft, _shape(ctx)))
     reference = Reference(target_dir(ctx), target.eos_ids(), str(target.device))
     limit = target.context
     for prompt in prompts:
         ctx.check_stop("proven prompts are kept")
         cap = min(ctx.config.recipe.prove.max_new_tokens, limit - len(prompt.ids))
-        yield prove_prompt(decoder, reference, prompt, cap)
+        yield prove_prompt(engine, reference, prompt, cap)
 
 
 def prove_prompt(
-    decoder: Decoder, reference: Reference, prompt: HeldOut, max_new_tokens: int
+    engine: Engine, reference: Reference, prompt: HeldOut, max_new_tokens: int
 ) -> PromptProof:
     """Decode one prompt with the draft and compare it with the reference, near ties passed over."""
-    eos_ids = decoder.target.eos_ids()
-    ours = decoder.generate(prompt.ids, max_new_tokens, eos_ids)
+    eos_ids = engine.target.eos_ids()
+    [ours] = engine.generate([Request(prompt.ids, max_new_tokens, stop_ids=eos_ids)])
     ties: list[Difference] = []
     mismatch: Difference | None = None
     same = 0

@@ -18,6 +18,9 @@ from eagle3.decode.cache import RollbackCache
 from eagle3.fit import context_length
 from eagle3.load import load_model
 
+SCORES_BYTES = 2**28
+"""Cap on one layer's attention scores while prompts are read in."""
+
 
 def default_capture_layers(num_layers: int) -> tuple[int, int, int]:
     """(2, n // 2, n - 3): indices into HF `hidden_states`, the residual stream entering a layer.
@@ -113,8 +116,12 @@ class Target:
         ids = self.config.eos_token_id if ids is None else ids
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
-    def new_cache(self, capacity: int, batch: int = 1) -> RollbackCache:
-        return RollbackCache(self.num_layers, batch, capacity)
+    def new_cache(self, capacity: int, batch: int = 1, in_use: bool = True) -> RollbackCache:
+        return RollbackCache(self.num_layers, batch, capacity, in_use)
+
+    def rows_at_once(self, batch: int, longest: int) -> int:
+        """Rows of each sequence to read in at once, so that one layer's scores stay small."""
+        return max(1, SCORES_BYTES // (4 * batch * self.config.num_attention_heads * longest))
 
     @torch.inference_mode()
     def forward(
@@ -125,24 +132,26 @@ class Target:
         positions_BL: Tensor | None = None,
         mask: Tensor | None = None,
         capture: bool = False,
+        line: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Run rows after those that stand in the cache; the caller then advances the cache.
 
         Args:
             positions_BL: rotary positions; the rows after the cache's when empty.
-            mask: boolean [B or 1, 1, L, cache.length + L], True where a row may see a key;
-                causal when empty.
+            mask: boolean [B or 1, 1, L, K], True where a row may see a key; causal when empty. K
+                is L more than what stands in the longest line.
             capture: also return the features.
+            line: the cache's line of the first of these sequences; the others' follow it.
 
         Returns:
             The final normed hidden state [B, L, H], and the features [B, L, 3H] when captured.
         """
         batch, rows = ids_BL.shape
+        place = cache.stage(batch, rows, line, ids_BL.device)
         if positions_BL is None:
-            start = cache.length
-            positions_BL = torch.arange(start, start + rows, device=ids_BL.device)[None]
-        if mask is None and rows > 1:
-            mask = causal_mask(rows, cache.length, ids_BL.device)
+            positions_BL = place.following(ids_BL.device)
+        if mask is None:
+            mask = causal_mask(rows, place.starts, ids_BL.device)
         positions_BL = positions_BL.expand(batch, -1)
         self._windowed = self._window_masks(positions_BL, cache, mask)
         self._captured = {} if capture else None

@@ -9,10 +9,13 @@ from collections.abc import Callable
 
 import torch
 
-from eagle3.decode.engine import Decoder
+from eagle3.decode.attention import visible
+from eagle3.decode.engine import Engine
 from eagle3.decode.linear import Table, speed_up
-from eagle3.decode.tree import Shape, Tree
+from eagle3.decode.request import Request
+from eagle3.decode.tree import Shape
 from eagle3.draft import Draft, DraftCache
+from eagle3.drafters.plain import Plain
 from eagle3.target import Target
 
 _TRIAL_TOKENS = 16
@@ -39,8 +42,8 @@ def choose_threads(
 
 
 def _plain_tokens_per_s(target: Target, prompt_ids: list[int]) -> float:
-    decoder = Decoder(target)
-    runs = [decoder.generate(prompt_ids, _TRIAL_TOKENS + 1) for _ in range(_TRIALS)]
+    request = Request(prompt_ids, _TRIAL_TOKENS + 1)
+    runs = Engine(target, Plain()).generate([request] * _TRIALS)
     return max(r.decoded / r.decode_s for r in runs)
 
 
@@ -75,7 +78,7 @@ def draft_seconds(draft: Draft, prompt_ids: list[int], shape: Shape) -> float:
     cache.advance(past)
     mask = None
     if rows > 1:
-        mask = Tree([0] * (rows - 1), [0] * (rows - 1)).mask(past).to(device)
+        mask = visible(torch.eye(rows, dtype=torch.bool, device=device), [past])
 
     def run() -> object:
         position = torch.full((rows,), past, device=device)

@@ -18,10 +18,13 @@ from eagle3.bench.metrics import Counts, Pair
 from eagle3.bench.prompts import HeldOut, heldout_prompts
 from eagle3.config import BenchmarkConfig
 from eagle3.data.local import open_target, open_tokenizer
-from eagle3.decode.engine import Decoder, Generation
+from eagle3.decode.engine import Engine
+from eagle3.decode.request import Generation, Request
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft
+from eagle3.drafters.eagle3 import Eagle3
+from eagle3.drafters.plain import Plain
 from eagle3.export import official
 from eagle3.run import Context, hardware, versions, write_json
 from eagle3.target import Target
@@ -82,11 +85,10 @@ def _rows(
     """Every prompt, `repeats` times, by both methods, in an order drawn by seed; the two take turns
     at going first."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
-    methods = {"plain": Decoder(target), "draft": Decoder(target, draft, shape)}
+    methods = {"plain": Engine(target, Plain()), "draft": Engine(target, Eagle3(draft, shape))}
     sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
-    limit = target.context
-    for decoder in methods.values():
-        decoder.generate(prompts[0].ids, _WARM_UP_TOKENS, eos_ids, sampling, seed)
+    for engine in methods.values():
+        engine.generate([Request(prompts[0].ids, _WARM_UP_TOKENS, sampling, eos_ids)])
     todo = [(prompt, repeat) for repeat in range(config.repeats) for prompt in prompts]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(todo), generator=generator).tolist()
@@ -95,12 +97,9 @@ def _rows(
     for done, index in enumerate(order, start=1):
         ctx.check_stop("a benchmark starts anew")
         prompt, repeat = todo[index]
-        cap = min(config.max_new_tokens, limit - len(prompt.ids))
+        request = Request(prompt.ids, config.max_new_tokens, sampling, eos_ids, seed=seed + repeat)
         names = ["draft", "plain"] if (done + coin) % 2 else ["plain", "draft"]
-        out = {
-            name: methods[name].generate(prompt.ids, cap, eos_ids, sampling, seed + repeat)
-            for name in names
-        }
+        out = {name: methods[name].generate([request])[0] for name in names}
         rows.append(_row(prompt, repeat, names[0], out))
         ctx.progress.progress(done, len(todo), "prompt")
     return rows

@@ -20,9 +20,6 @@ from torch import Tensor
 from eagle3.decode.cache import RollbackCache
 from eagle3.target import Target
 
-SCORES_BYTES = 2**28
-"""Cap on one layer's attention scores while prompts are read in."""
-
 COMPACT_BELOW = 0.75
 """Finished sequences leave the batch once fewer than this share is still alive: dropping them
 copies the cache, keeping them wastes rows."""
@@ -93,11 +90,6 @@ def decode_batch(
         logits_BV = target.logits(hidden_BLH[:, -1])
 
 
-def stretch_rows(target: Target, batch: int, longest: int) -> int:
-    """Rows of each sequence to read in at once, so that one layer's scores stay small."""
-    return max(1, SCORES_BYTES // (4 * batch * target.config.num_attention_heads * longest))
-
-
 def shared_prefix(prompts: list[list[int]]) -> int:
     """Tokens with which all prompts begin; each keeps at least one of its own."""
     first, last = min(prompts), max(prompts)
@@ -115,12 +107,12 @@ def _prefill(
     ]
     ids_BP = torch.tensor(padded, device=target.device)
     cache = target.new_cache(visible_BM.shape[1], 1)
-    for start, end in _stretches(0, shared, stretch_rows(target, 1, longest)):
+    for start, end in _stretches(0, shared, target.rows_at_once(1, longest)):
         target.forward(ids_BP[:1, start:end], cache)
         cache.advance(end - start)
     cache.select(torch.zeros(batch, dtype=torch.int64, device=target.device))
     row_P = torch.arange(longest, device=target.device)
-    for start, end in _stretches(shared, longest, stretch_rows(target, batch, longest)):
+    for start, end in _stretches(shared, longest, target.rows_at_once(batch, longest)):
         rows = row_P[start:end]
         seen = visible_BM[:, None, :end] & (row_P[:end] <= rows[:, None])
         # A padding row sees itself, for a softmax over nothing is not a number.

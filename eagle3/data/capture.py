@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from eagle3.data.batch import stretch_rows
 from eagle3.data.features import Columns, Sample, TokenSequence
 from eagle3.data.topk import select
 from eagle3.target import Target
@@ -69,7 +68,7 @@ def target_rows(
         ids_BL[i, : len(sequence.ids)] = sequence.ids
     cache = target.new_cache(longest, batch)
     hidden, features = [], []
-    stretch = stretch_rows(target, batch, longest)
+    stretch = target.rows_at_once(batch, longest)
     for start in range(0, longest, stretch):
         rows_BL = ids_BL[:, start : start + stretch].to(target.device)
         hidden_BLH, features_BLF = target.forward(rows_BL, cache, capture=True)

@@ -5,6 +5,7 @@ Shapes: B sequences, H query heads, N key/value heads, G = H / N, Q rows, K keys
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -115,6 +116,33 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
-def causal_mask(rows: int, past: int = 0, device: torch.device | None = None) -> Tensor:
-    """Boolean [1, 1, rows, past + rows]: row i sees the past and new rows 0..i."""
-    return torch.ones(rows, past + rows, dtype=torch.bool, device=device).tril(past)[None, None]
+def visible(own: Tensor, past: Sequence[int]) -> Tensor:
+    """What new rows see: all that stands in their line, and of the new rows what `own` says.
+
+    Args:
+        own: boolean [Q, J] or [B, Q, J]; the last Q of J rows are looked from.
+        past: rows that stand in each line, before these J.
+
+    Returns:
+        Boolean [B or 1, 1, Q, K], K = the longest past + J.
+    """
+    if all(rows == past[0] for rows in past):
+        seen = own.new_ones(*own.shape[:-1], past[0])
+        mask = torch.cat([seen, own], -1)
+        return mask[None, None] if own.dim() == 2 else mask[:, None]
+    rows = own.shape[-1]
+    keys_K = torch.arange(max(past) + rows, device=own.device)
+    after_BK = keys_K - torch.tensor(past, device=own.device)[:, None]
+    own_BQJ = own.expand(len(past), -1, -1)
+    at_BQK = after_BK.clamp(0, rows - 1)[:, None].expand(-1, own.shape[-2], -1)
+    new_BQK = own_BQJ.gather(2, at_BQK) & (after_BK < rows)[:, None]
+    return torch.where(after_BK[:, None] < 0, True, new_BQK)[:, None]
+
+
+def causal_mask(
+    rows: int, past: Sequence[int] = (0,), device: torch.device | None = None
+) -> Tensor | None:
+    """Row i sees its line's past and new rows 0..i; None where every row sees every key."""
+    if rows == 1 and all(stands == past[0] for stands in past):
+        return None
+    return visible(torch.ones(rows, rows, dtype=torch.bool, device=device).tril(), past)

@@ -1,14 +1,17 @@
 """Which drafted tokens stand: pure functions on what the target says at each node of a tree.
 
-The tree is a deterministic function of the prefix, so each proposal is one-hot: accepting child x
-with p(x), else striking x out and renormalising, leaves the target's distribution exactly as it is
-(EAGLE-2's verification with q = 1 for the proposed token; Leviathan et al. 2023, appendix A.1).
-It would be wrong for drafts that are themselves sampled.
+Where the tree is a deterministic function of the prefix, each proposal is one-hot: accepting child
+x with p(x), else striking x out and renormalising, leaves the target's distribution exactly as it
+is (EAGLE-2's verification with q = 1 for the proposed token). It would be wrong for guesses that
+were themselves drawn, from q: these are accepted with min(1, p(x) / q(x)), else a token is drawn
+from what p has more than q, renormalised (Leviathan et al. 2023, section 2.3, appendix A.1).
 
 Shapes: N nodes, root included; V vocabulary.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +20,7 @@ from eagle3.decode.sampling import draw
 from eagle3.decode.tree import Tree
 
 
-def accept_greedy(tree: Tree, argmax_N: list[int]) -> tuple[list[int], int]:
+def accept_greedy(tree: Tree, argmax_N: Sequence[int]) -> tuple[list[int], int]:
     """Walk from the root along the target's own choices.
 
     Args:
@@ -37,24 +40,47 @@ def accept_greedy(tree: Tree, argmax_N: list[int]) -> tuple[list[int], int]:
         path.append(node)
 
 
-def accept_sampled(tree: Tree, p_NV: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
-    """Walk from the root, accepting each child with the target's probability of it.
+def accept_sampled(
+    tree: Tree, p_NV: Tensor, generator: torch.Generator, q_NV: Tensor | None = None
+) -> tuple[list[int], int]:
+    """Walk from the root, accepting so that the output has the target's distribution.
 
     Args:
         p_NV: the distribution that plain decoding would sample from, at each node.
+        q_NV: the distribution that each guess of a chain was drawn from, [N - 1, V]; None where
+            guesses are one-hot.
 
     Returns:
         The accepted nodes in order, and a token drawn from what is left at the last of them.
     """
+    assert q_NV is None or tree.is_chain
     path: list[int] = []
     node = 0
     while True:
         p_V = p_NV[node].clone()
-        accepted = _try_children(tree, tree.children[node], p_V, generator)
+        if q_NV is None:
+            accepted = _try_children(tree, tree.children[node], p_V, generator)
+        else:
+            accepted = _try_drawn(tree, node, p_V, q_NV, generator)
         if accepted is None:
             return path, draw(p_V, generator)
         node = accepted
         path.append(node)
+
+
+def _try_drawn(
+    tree: Tree, node: int, p_V: Tensor, q_NV: Tensor, generator: torch.Generator
+) -> int | None:
+    """The next node of a chain, where it is accepted; else `p_V` becomes what it has over q."""
+    if node == len(tree.tokens):
+        return None
+    token, q_V = tree.tokens[node], q_NV[node].to(p_V)
+    if _uniform(generator) * float(q_V[token]) < float(p_V[token]):
+        return node + 1
+    rest_V = (p_V - q_V).clamp(min=0)
+    if float(rest_V.sum()) > 0:  # else p and q are the same but for rounding
+        p_V.copy_(rest_V / rest_V.sum())
+    return None
 
 
 def _try_children(
@@ -63,8 +89,12 @@ def _try_children(
     """The accepted child; a refused one is struck out of `p_V`, in place."""
     for child in children:
         token = tree.tokens[child - 1]
-        if float(torch.rand((), generator=generator, dtype=torch.float64)) < float(p_V[token]):
+        if _uniform(generator) < float(p_V[token]):
             return child
         p_V[token] = 0
         p_V /= p_V.sum()
     return None
+
+
+def _uniform(generator: torch.Generator) -> float:
+    return float(torch.rand((), generator=generator, dtype=torch.float64))

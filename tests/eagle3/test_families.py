@@ -23,10 +23,13 @@ from eagle3.data.architecture import check_structure
 from eagle3.data.batch import Sequence, decode_batch
 from eagle3.data.checks import check_config, check_files
 from eagle3.data.probe import probe
-from eagle3.decode.engine import Decoder
+from eagle3.decode.engine import Engine
 from eagle3.decode.linear import speed_up
+from eagle3.decode.request import Request
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft, DraftConfig
+from eagle3.drafters.eagle3 import Eagle3
+from eagle3.drafters.plain import Plain
 from eagle3.target import Target
 from tests.families import DECODED, PROBED, SIZES, VOCAB, WINDOW, Family, build, randomised
 
@@ -159,7 +162,7 @@ def test_greedy_output_with_a_draft_is_that_of_generate(built: Built, shape: Sha
     config = DraftConfig.for_target(built.target.config, LAYERS, len(kept))
     draft = Draft(config, built.target.embed.weight.detach())
     draft.set_vocab(torch.tensor(kept))
-    out = Decoder(built.target, draft.eval(), shape).generate(prompt, NEW)
+    [out] = Engine(built.target, Eagle3(draft.eval(), shape)).generate([Request(prompt, NEW)])
     assert out.tokens == expected
     if shape.top_k > 1:
         assert sum(out.accepted) > 0
@@ -194,7 +197,8 @@ def test_the_text_part_of_an_image_model_is_a_target(tmp_path: Path) -> None:
     assert DraftConfig.for_target(text, LAYERS, VOCAB).hidden_size == 32
     target, prompt = Target.load(tmp_path), ids(PROMPT)
     stock = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    assert Decoder(target).generate(prompt, 8).tokens == greedy(stock, prompt, 8)
+    [out] = Engine(target, Plain()).generate([Request(prompt, 8)])
+    assert out.tokens == greedy(stock, prompt, 8)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])

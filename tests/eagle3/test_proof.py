@@ -11,8 +11,10 @@ import torch
 
 from eagle3 import proof
 from eagle3.bench.prompts import HeldOut
-from eagle3.decode.engine import Decoder
+from eagle3.decode.engine import Engine
 from eagle3.decode.tree import Shape
+from eagle3.drafters.eagle3 import Eagle3
+from eagle3.drafters.plain import Plain
 from eagle3.errors import BadInput, Stopped
 from eagle3.proof import Difference, PromptProof, Reference, prove, prove_prompt, verdict
 from eagle3.target import Target
@@ -111,10 +113,10 @@ def test_a_near_tie_passes_and_the_rest_is_compared_along_our_tokens(
     with torch.no_grad():
         ours.lm_head.weight[twin] = own + head[perm[7]] * 1.001
     target = Target(ours, CAPTURE)
-    decoder = Decoder(target, golden_draft(target, successor_scores(perm)), Shape(3))
+    engine = Engine(target, Eagle3(golden_draft(target, successor_scores(perm)), Shape(3)))
     reference = Reference(tmp_path / "target", frozenset())
     start = perm.index(perm.index(7))
-    result = prove_prompt(decoder, reference, HeldOut("p", [start]), 12)
+    result = prove_prompt(engine, reference, HeldOut("p", [start]), 12)
     assert result.verdict == "near_tie"
     assert result.mismatch is None
     assert len(result.near_ties) == 1
@@ -128,14 +130,12 @@ def test_an_output_that_ends_too_early_is_a_mismatch(golden: Golden, tmp_path: P
     run_with(golden, tmp_path)
     eos = golden.chain(3, 4)[-1]
     golden.target.model.generation_config.eos_token_id = eos
-    decoder = Decoder(golden.target)
-    result = prove_prompt(
-        decoder, Reference(tmp_path / "target", frozenset()), HeldOut("p", [3]), 8
-    )
+    engine = Engine(golden.target, Plain())
+    result = prove_prompt(engine, Reference(tmp_path / "target", frozenset()), HeldOut("p", [3]), 8)
     assert result.mismatch is not None
     assert (result.mismatch.position, result.mismatch.with_draft) == (4, None)
     agreed = prove_prompt(
-        decoder, Reference(tmp_path / "target", frozenset({eos})), HeldOut("p", [3]), 8
+        engine, Reference(tmp_path / "target", frozenset({eos})), HeldOut("p", [3]), 8
     )
     assert (agreed.verdict, agreed.new_tokens) == ("equal", 4)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eagle3.data import batch
+from eagle3 import target
 from eagle3.data.batch import Sequence, decode_batch, shared_prefix
 from eagle3.target import Target
 from tests.tiny import EOS, Tiny, build_permutation_target, build_random_target
@@ -52,7 +52,7 @@ def test_prompts_read_in_stretches_give_the_same(
     random_target: Target, monkeypatch: pytest.MonkeyPatch
 ):
     whole = decode(random_target, greedy(6))
-    monkeypatch.setattr(batch, "SCORES_BYTES", 4 * 5 * 4 * 17 * 3)
+    monkeypatch.setattr(target, "SCORES_BYTES", 4 * 5 * 4 * 17 * 3)
     assert decode(random_target, greedy(6)) == whole
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from eagle3.data import capture
 from eagle3.data import extract as module
 from eagle3.data.extract import write_shard
 from eagle3.data.features import CONVENTION
 from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput, DiskFull, Stopped
 from eagle3.run import current
+from eagle3.target import Target
 from tests.eagle3.data.answered import responses, run_extract, write_config
 from tests.tiny import build_random_target
 
@@ -64,7 +64,7 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
     store = FeatureStore.open(random_run.out("extract"))
     [ref, *_] = store.samples("train")
     whole = store.load(ref)
-    monkeypatch.setattr(capture, "stretch_rows", lambda target, batch, longest: 5)
+    monkeypatch.setattr(Target, "rows_at_once", lambda target, batch, longest: 5)
     shutil.rmtree(random_run.out("extract"))
     random_run.run("extract")
     store = FeatureStore.open(random_run.out("extract"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from eagle3.decode.tree import EMPTY, Shape, Tree, best, grow
+from eagle3.decode.tree import EMPTY, Shape, Tree, best
 from eagle3.draft import DraftCache
+from eagle3.drafters.grow import grow
 from tests.golden import golden_draft, random_target
 
 #   0 ── 1 ── 3
@@ -23,10 +24,8 @@ def test_children_depths_and_shape() -> None:
     assert EMPTY.children == [[]]
 
 
-def test_a_node_sees_the_past_its_ancestors_and_itself() -> None:
-    mask = SMALL.mask(past=2)
-    assert mask[:, :2].all()
-    assert mask[:, 2:].int().tolist() == [
+def test_a_node_sees_its_ancestors_and_itself() -> None:
+    assert SMALL.seen.int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 0, 1, 0, 0],
@@ -55,7 +54,7 @@ def test_growing_a_tree_is_drafting_each_path_by_itself() -> None:
     with torch.inference_mode():
         outs = draft(torch.arange(4), torch.randn(4, 64), torch.arange(4), cache)
         cache.advance(4)
-        tree = grow(draft, outs[-1], cache, Shape(depth=3, top_k=3, total=9))
+        [tree] = grow(draft, outs[-1:], cache, Shape(depth=3, top_k=3, total=9))
         assert cache.length == 4
         for node in range(1, 10):
             path: list[int] = []
@@ -79,6 +78,6 @@ def test_a_chain_is_a_tree_of_width_one() -> None:
     with torch.inference_mode():
         outs = draft(torch.arange(4), torch.randn(4, 64), torch.arange(4), cache)
         cache.advance(4)
-        tree = grow(draft, outs[-1], cache, Shape(depth=4))
+        [tree] = grow(draft, outs[-1:], cache, Shape(depth=4))
     assert tree.is_chain
     assert len(tree.tokens) == 4

@@ -74,7 +74,8 @@ def advance(
             del decoded[slot]
         else:
             seen[slot] = Seen(ids, next_ids, None, None, choices)
-    session.observe(seen)
+    if seen:
+        session.observe(seen)
 
 
 def decode(drafter: Drafter, say: Say, prompts: list[list[int]], count: int) -> list[Decoded]:

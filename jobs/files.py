@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,13 @@ from typing import Any
 from jobs.errors import ChecksumMismatch
 
 CHUNK = 1 << 20
+
+Check = Callable[[], None]
+"""Asked again and again by long work; raises to end it."""
+
+
+def go_on() -> None:
+    """The check of whoever waits to the end."""
 
 
 def file_sha256(path: Path) -> str:

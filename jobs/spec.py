@@ -178,7 +178,7 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
         errors.append(_refused("target", ref.location, "UPDRAFT_TARGET_ROOTS"))
     if ref.kind == "s3" and not s3_allowed(ref.location, settings):
         errors.append(_refused("target", ref.location, "UPDRAFT_S3_ALLOWED"))
-    for pointer, source in _prompt_sources(spec.prompts):
+    for pointer, source in prompt_sources(spec.prompts):
         if source.startswith("s3://"):
             if not s3_allowed(source, settings):
                 errors.append(_refused(pointer, source, "UPDRAFT_S3_ALLOWED"))
@@ -195,7 +195,7 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
         raise InvalidSpec(errors)
 
 
-def _prompt_sources(prompts: PromptsConfig) -> list[tuple[str, str]]:
+def prompt_sources(prompts: PromptsConfig) -> list[tuple[str, str]]:
     """Each source that is read, with the path of its field."""
     found = [] if prompts.mix else [("prompts.source", prompts.source)]
     for name, sets in (("mix", prompts.mix), ("exclude", prompts.exclude)):

@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import urlparse
 
 from jobs.errors import Invalid
+from jobs.files import Check, go_on
 from jobs.settings import Settings
 from jobs.store_directory import DirectoryStore
 from jobs.store_s3 import S3Store, s3_client
@@ -31,8 +32,11 @@ class ObjectStore(Protocol):
         """Store bytes. With `if_none_match`, False when the key exists already: the first wins."""
         ...
 
-    def get_file(self, key: str, path: Path, sha256: str | None = None) -> None:
-        """Fetch into a file, whole or not at all.
+    def get_file(
+        self, key: str, path: Path, sha256: str | None = None, check: Check = go_on
+    ) -> None:
+        """Fetch into a file, whole or not at all. `check` is asked before and, where the bytes come
+        from afar, all the while; what it raises ends the fetch.
 
         Raises:
             NotFound: no such key.

@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jobs.errors import Invalid, NotFound, StoreUnavailable
-from jobs.files import arriving, check_file, file_chunks, file_sha256, temporary
+from jobs.files import (
+    Check,
+    arriving,
+    check_file,
+    file_chunks,
+    file_sha256,
+    go_on,
+    temporary,
+)
 
 
 class DirectoryStore:
@@ -40,7 +48,10 @@ class DirectoryStore:
                 return False
         return True
 
-    def get_file(self, key: str, path: Path, sha256: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, sha256: str | None = None, check: Check = go_on
+    ) -> None:
+        check()
         source = self._existing(key)
         with arriving(path) as tmp:
             shutil.copyfile(source, tmp)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import boto3
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig, create_transfer_manager
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError
+from s3transfer.subscribers import BaseSubscriber
 
 from jobs.errors import Invalid, NotFound, StoreUnavailable
-from jobs.files import CHUNK, arriving, check_file, file_sha256
+from jobs.files import CHUNK, Check, arriving, check_file, file_sha256, go_on
 from jobs.settings import Settings
 
 MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+AWAY = (BotoCoreError, Boto3Error, RetriesExceededError, S3DownloadFailedError, OSError)
+CHECK_S = 0.2
+"""Time between two questions whether a download goes on."""
 
 
 def s3_client(settings: Settings) -> Any:
@@ -67,10 +76,13 @@ class S3Store:
                 raise
         return True
 
-    def get_file(self, key: str, path: Path, sha256: str | None = None) -> None:
+    def get_file(
+        self, key: str, path: Path, sha256: str | None = None, check: Check = go_on
+    ) -> None:
+        check()
         with arriving(path) as tmp:
             with _translated(key):
-                self.client.download_file(self.bucket, self._key(key), str(tmp))
+                self._download(key, tmp, check)
             check_file(key, tmp, sha256)
 
     def get_bytes(self, key: str) -> bytes:
@@ -125,10 +137,40 @@ class S3Store:
         except NotFound:
             raise StoreUnavailable(f"bucket {self.bucket} does not exist; create it") from None
 
+    @cached_property
+    def _transfers(self) -> Any:
+        return create_transfer_manager(self.client, TransferConfig())
+
+    def _download(self, key: str, path: Path, check: Check) -> None:
+        """Fetch in parts, by boto3's threads. Asked here and not as bytes come, `check` ends one
+        from a server that has gone silent, too; its thread gives up at the read timeout."""
+        ended = _Ended()
+        transfer = self._transfers.download(
+            self.bucket, self._key(key), str(path), subscribers=[ended]
+        )
+        try:
+            while not ended.event.wait(CHECK_S):
+                check()
+        except BaseException:
+            transfer.cancel()
+            ended.event.wait(CHECK_S)
+            raise
+        transfer.result()
+
     def _key(self, key: str) -> str:
         if ".." in key.split("/") or key.startswith("/"):
             raise Invalid(f"store key {key!r} leaves the store")
         return self.prefix + key
+
+
+class _Ended(BaseSubscriber):  # type: ignore[misc]
+    """Told when a transfer has ended, well or badly."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def on_done(self, future: Any, **_: Any) -> None:
+        self.event.set()
 
 
 @contextmanager
@@ -139,7 +181,7 @@ def _translated(key: str) -> Iterator[None]:
         if _code(e) in MISSING:
             raise NotFound(f"the store has no {key}") from e
         raise StoreUnavailable(f"{key}: the store answered {_code(e)}") from e
-    except (BotoCoreError, OSError) as e:
+    except AWAY as e:
         raise StoreUnavailable(f"{key}: the store does not answer ({type(e).__name__})") from e
 
 

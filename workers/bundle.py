@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.files import canonical_json, file_sha256
+from jobs.files import Check, canonical_json, file_sha256
 from jobs.leases import Lease
 from jobs.store import ObjectStore
 from workers.uploads import MANIFEST
@@ -47,9 +46,7 @@ def collect(run: Path, folder: Path, serving: dict[str, Any]) -> None:
     (folder / "serving.json").write_bytes(canonical_json(serving))
 
 
-def store_bundle(
-    store: ObjectStore, folder: Path, facts: dict[str, Any], check: Callable[[], None]
-) -> Bundle:
+def store_bundle(store: ObjectStore, folder: Path, facts: dict[str, Any], check: Check) -> Bundle:
     """Store a folder under the hash of its manifest: files first, the manifest last and once."""
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     files = {

@@ -3,19 +3,21 @@ outputs of earlier stages that another machine has made."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
-from urllib.parse import urlparse
 
 from eagle3.config import RunConfig, TargetRef
 from jobs.errors import InvalidSpec, NotFound
+from jobs.files import Check
 from jobs.leases import Lease
 from jobs.models import Stage
 from jobs.registry import Registry
 from jobs.settings import Settings
-from jobs.spec import check_allowed, s3_allowed
+from jobs.spec import JobSpec, check_allowed, prompt_sources, s3_allowed
 from jobs.store_s3 import S3Store, s3_client
 from workers.runtime import Runtime
 from workers.uploads import download_checkpoint, download_logs, download_outputs
@@ -24,8 +26,11 @@ MODEL_FILES = (".safetensors", ".json", ".model", ".txt", ".jinja")
 """What is fetched of a target: weights without pickles, configs, tokenizer and template."""
 
 
-def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage]) -> Path:
+def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage], check: Check) -> Path:
     """Fill the run directory of a lease's job. Returns it.
+
+    Args:
+        check: asked while files come from S3; raises when they are not wanted any more.
 
     Raises:
         InvalidSpec: a place that may not be read from.
@@ -35,17 +40,18 @@ def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage]) -> Path:
     run = rt.settings.runs_dir / lease.job_id
     run.mkdir(parents=True, exist_ok=True)
     check_allowed(lease.spec, rt.settings)
-    config = _with_fetched(lease.spec.run_config(rt.settings), run, rt.settings)
+    brought = _bring(lease.spec, run / "inputs", rt.settings, check)
+    config = lease.spec.run_config(rt.settings).model_copy(update={"brought": brought})
     _write_config(run, config)
     for stage in earlier:
         if stage.uri is not None:
             whole = (
                 stage.name != "extract" or lease.stage == "train"
             )  # features serve training alone
-            download_outputs(rt.store, run, stage.name, stage.uri, files=whole)
+            download_outputs(rt.store, run, stage.name, stage.uri, check, files=whole)
             download_logs(rt.store, run, lease.job_id, stage.name)
     if lease.checkpoint is not None:
-        download_checkpoint(rt.store, run, lease.checkpoint)
+        download_checkpoint(rt.store, run, lease.checkpoint, check)
     return run
 
 
@@ -60,38 +66,39 @@ def needs_resolve(run: Path, stage: str) -> bool:
     return not local.is_file() or not Path(json.loads(local.read_text())["path"]).exists()
 
 
-def _with_fetched(config: RunConfig, run: Path, settings: Settings) -> RunConfig:
-    """The config with the places where `s3://` and `models:/` inputs were put."""
-    ref, source = config.target_ref, config.prompts.source
-    changes: dict[str, str] = {}
+def _bring(spec: JobSpec, folder: Path, settings: Settings, check: Check) -> dict[str, str]:
+    """Fetch what only the service can, unless it is here. Returns where each thing lies."""
+    ref, brought = spec.target_ref, {}
     if ref.kind in ("s3", "mlflow"):
-        changes["target_dir"] = str(_target(ref, run / "inputs" / "target", settings))
-    if source.startswith("s3://"):
-        changes["prompts_file"] = str(_prompts(source, run / "inputs" / "prompts.jsonl", settings))
-    return config.model_copy(update=changes)
+        brought[spec.target] = str(_target(ref, folder / "target", settings, check))
+    for pointer, source in prompt_sources(spec.prompts):
+        if source.startswith("s3://"):
+            brought[source] = str(_prompts(source, pointer, folder / "prompts", settings, check))
+    return brought
 
 
-def _target(ref: TargetRef, folder: Path, settings: Settings) -> Path:
+def _target(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> Path:
     if folder.is_dir():
         return folder
     arriving = folder.with_name("target.arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
     if ref.kind == "s3":
-        _fetch_prefix(ref.location, arriving, settings)
+        _fetch_prefix(ref.location, arriving, settings, check)
     else:
-        _fetch_registered(ref, arriving, settings)
+        _fetch_registered(ref, arriving, settings, check)
     arriving.rename(folder)
     return folder
 
 
-def _fetch_registered(ref: TargetRef, folder: Path, settings: Settings) -> None:
+def _fetch_registered(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> None:
     registry = Registry(settings)
     uri = registry.model_uri(ref)
     if not uri.startswith("s3://"):
         _download_registered(registry, uri, ref, folder)
+        check()
     elif s3_allowed(uri, settings):
-        _fetch_prefix(uri, folder, settings)
+        _fetch_prefix(uri, folder, settings, check)
     else:
         detail = f"{ref} lies at {uri}, which is not inside UPDRAFT_S3_ALLOWED"
         raise InvalidSpec([{"pointer": "target", "detail": detail}])
@@ -109,28 +116,34 @@ def _download_registered(registry: Registry, uri: str, ref: TargetRef, folder: P
                 path.rename(folder / path.name)
 
 
-def _fetch_prefix(uri: str, folder: Path, settings: Settings) -> None:
-    url = urlparse(uri)
-    prefix = url.path.strip("/")
-    source = S3Store(s3_client(settings), url.netloc)
+def _fetch_prefix(uri: str, folder: Path, settings: Settings, check: Check) -> None:
+    source, prefix = _bucket(uri.rstrip("/"), settings)
     keys = source.list(f"{prefix}/")
     if not keys:
         raise NotFound(f"target {uri}: nothing there; expected the files of a model under it")
     for key in keys:
         name = key.removeprefix(f"{prefix}/")
         if name.endswith(MODEL_FILES) and "/" not in name:
-            source.get_file(key, folder / name)
+            source.get_file(key, folder / name, check=check)
 
 
-def _prompts(uri: str, path: Path, settings: Settings) -> Path:
+def _prompts(uri: str, pointer: str, folder: Path, settings: Settings, check: Check) -> Path:
+    source, key = _bucket(uri, settings)
+    name = re.sub(r"[^\w.-]", "_", key.rpartition("/")[2])[-80:]
+    path = folder / f"{hashlib.sha256(uri.encode()).hexdigest()[:12]}-{name}"
     if not path.is_file():
-        url = urlparse(uri)
         try:
-            S3Store(s3_client(settings), url.netloc).get_file(url.path.lstrip("/"), path)
+            source.get_file(key, path, check=check)
         except NotFound:
             detail = f"{uri} does not exist; expected a JSONL, JSON or Parquet file"
-            raise InvalidSpec([{"pointer": "prompts.source", "detail": detail}]) from None
+            raise InvalidSpec([{"pointer": pointer, "detail": detail}]) from None
     return path
+
+
+def _bucket(uri: str, settings: Settings) -> tuple[S3Store, str]:
+    """The bucket of an `s3://` URI, and the key in it."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return S3Store(s3_client(settings), bucket), key
 
 
 def _write_config(run: Path, config: RunConfig) -> None:

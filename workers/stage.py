@@ -92,7 +92,7 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
 
 def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
     earlier = _earlier(rt, lease)
-    run = prepare_run(rt, lease, earlier)
+    run = prepare_run(rt, lease, earlier, lambda: _check(rt, keeper))
     keeper.check()
     if lease.stage == "register":
         return register(rt, lease, keeper, run, earlier)
@@ -116,6 +116,13 @@ def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         uri=uri,
         seconds=result["seconds"],
     )
+
+
+def _check(rt: Runtime, keeper: Keeper) -> None:
+    """Raise when what is being prepared is not wanted any more."""
+    keeper.check()
+    if keeper.cancel.is_set() or rt.stop.is_set():
+        raise StageStopped(cancelled=keeper.cancel.is_set())
 
 
 def _settle(rt: Runtime, keeper: Keeper, write: Write) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
-from jobs.files import arriving, canonical_json
+from jobs.files import Check, arriving, canonical_json
 from jobs.leases import Lease
 from jobs.store import ObjectStore
 
@@ -27,9 +27,7 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 
 
-def upload_outputs(
-    store: ObjectStore, run: Path, stage: str, digest: str, check: Callable[[], None]
-) -> str:
+def upload_outputs(store: ObjectStore, run: Path, stage: str, digest: str, check: Check) -> str:
     """Store a stage's outputs. Returns their prefix, which may have been filled before.
 
     Args:
@@ -54,7 +52,7 @@ def upload_outputs(
 
 
 def download_outputs(
-    store: ObjectStore, run: Path, stage: str, prefix: str, *, files: bool
+    store: ObjectStore, run: Path, stage: str, prefix: str, check: Check, *, files: bool
 ) -> None:
     """Bring a stage's manifest, and its files when asked, onto the run; make it current.
 
@@ -68,7 +66,7 @@ def download_outputs(
     for name, entry in manifest["outputs"].items() if files else ():
         path = folder / _inside(name)
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
-            store.get_file(f"{prefix}/{name}", path, entry["sha256"])
+            store.get_file(f"{prefix}/{name}", path, entry["sha256"], check)
     folder.mkdir(parents=True, exist_ok=True)
     if not _same(folder / MANIFEST, manifest["outputs_digest"]):
         with arriving(folder / MANIFEST) as tmp:
@@ -76,7 +74,9 @@ def download_outputs(
     (folder.parent / "current").write_text(digest)
 
 
-def download_checkpoint(store: ObjectStore, run: Path, checkpoint: dict[str, Any]) -> bool:
+def download_checkpoint(
+    store: ObjectStore, run: Path, checkpoint: dict[str, Any], check: Check
+) -> bool:
     """Bring a stored checkpoint back, unless the run directory has it. Returns whether it did; one
     that the store has lost costs its steps, not the job."""
     folder = run / _inside(checkpoint["path"])
@@ -91,9 +91,10 @@ def download_checkpoint(store: ObjectStore, run: Path, checkpoint: dict[str, Any
     coming = folder.with_name(folder.name + ".arriving")
     shutil.rmtree(coming, ignore_errors=True)
     for name, sha256 in listing["files"].items():
-        store.get_file(f"{uri}/{name}", coming / _inside(name), sha256)
+        store.get_file(f"{uri}/{name}", coming / _inside(name), sha256, check)
     for name, sha256 in listing["best"].items():
-        store.get_file(f"{uri}/best/{name}", folder.parent / "best" / _inside(name), sha256)
+        best = folder.parent / "best" / _inside(name)
+        store.get_file(f"{uri}/best/{name}", best, sha256, check)
     coming.rename(folder)
     return True
 

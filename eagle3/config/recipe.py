@@ -72,12 +72,11 @@ class RunConfig(Strict):
 
     target: str
     """The reference as the user gave it."""
-    target_dir: str | None = None
-    """Where a worker has put the files of an `s3://` or `models:/` target."""
     prompts: PromptsConfig = PromptsConfig()
-    prompts_file: str | None = None
-    """Where a worker has put the file of an `s3://` prompt set."""
     recipe: Recipe
+    brought: dict[str, str] = Field(default_factory=dict)
+    """Where a worker has put what only the service can fetch: the path of each `s3://` or
+    `models:/` target and `s3://` prompt set, by the name it has above."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """What an hour on this machine costs, in any currency; times alone are reported when empty."""
 
@@ -90,6 +89,10 @@ class RunConfig(Strict):
     def target_ref(self) -> TargetRef:
         """The parsed target reference."""
         return TargetRef.parse(self.target)
+
+    def brought_to(self, name: str) -> Path | None:
+        """Where a worker has put what a run names so; None when it has not."""
+        return Path(self.brought[name]) if name in self.brought else None
 
 
 def recipe_names() -> list[str]:

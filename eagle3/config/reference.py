@@ -15,6 +15,7 @@ _HUB = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[\w./-]{1,128}))?"
 )
 _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[^\s?#]+)")
+_S3_FILE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^\x00-\x1f]*[^\x00-\x1f/]")
 _MLFLOW = re.compile(
     r"models:/(?P<name>[^/@\s]{1,256})(/(?P<version>\d+)|@(?P<alias>[A-Za-z0-9_.-]{1,256}))"
 )
@@ -109,9 +110,16 @@ class PromptRef(Strict):
 
     @classmethod
     def parse(cls, text: str) -> Self:
+        """Parse a source.
+
+        Raises:
+            ValueError: it begins as an S3 address and is none of a file.
+        """
         if text == "demo":
             return cls(kind="demo", location="")
         if text.startswith("s3://"):
+            if not _S3_FILE.fullmatch(text):
+                raise ValueError(f"{text!r} is not the address of a file: expected s3://bucket/key")
             return cls(kind="s3", location=text)
         path = text.removeprefix("file://")
         named = text.startswith(("file://", "/", "./", "../", "~")) or path.endswith(PROMPT_FILES)

@@ -87,9 +87,6 @@ class PromptsConfig(PromptSource):
             raise ValueError("give either source (with config, split, column) or mix, not both")
         if len({s.weight is None for s in self.mix}) > 1:
             raise ValueError("mix: give every set a weight, or none")
-        for kind, sets in (("mix", self.mix), ("exclude", self.exclude)):
-            if any(s.ref.kind == "s3" for s in sets):
-                raise ValueError(f"{kind}: s3:// is read as the one source alone; copy it first")
         return self
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from eagle3.config import PromptSource, RunConfig, WeightedSource
 from eagle3.data.messages import read_messages, read_tools
 from eagle3.data.records import Message, Split
-from eagle3.data.rows import EXPECTED, TEXT_FORMS, identity, read_rows
+from eagle3.data.rows import EXPECTED, TEXT_FORMS, identity, local_path, read_rows
 from eagle3.data.tokenised import Tokens, read_tokens
 from eagle3.errors import BadInput
 
@@ -49,7 +48,7 @@ def read_prompts(config: RunConfig, unread: list[str] | None = None) -> list[Raw
     """
     sources = config.prompts.sources
     share, problems = config.prompts.bad_rows, [] if unread is None else unread
-    sets = [_read(source, share, problems, _brought(config)) for source in sources]
+    sets = [_read(config, source, share, problems) for source in sources]
     if sources[0].weight is not None:
         sets = weighed(sets, sources, config.recipe.seed)
     return [prompt for part in sets for prompt in part]
@@ -62,7 +61,7 @@ def read_excluded(config: RunConfig) -> list[RawPrompt]:
         BadInput, TargetUnavailable: as `read_prompts`.
     """
     share, sources = config.prompts.bad_rows, config.prompts.exclude
-    return [prompt for source in sources for prompt in _read(source, share, [])]
+    return [prompt for source in sources for prompt in _read(config, source, share, [])]
 
 
 def count_prompts(config: RunConfig) -> int | None:
@@ -70,11 +69,14 @@ def count_prompts(config: RunConfig) -> int | None:
     asked for its commit, so that a name that is wrong or gated is found at once.
 
     Raises:
-        BadInput: the prompts are in a file that cannot be read.
+        BadInput: the prompts are in a file that cannot be read, or that no worker has brought.
         TargetUnavailable: a hub data set is gated or cannot be reached.
     """
     prompts = config.prompts
     everything: tuple[PromptSource, ...] = (*prompts.sources, *prompts.exclude)
+    for source in everything:
+        if source.ref.kind == "s3":
+            local_path(source, config.brought_to(source.source))
     hub = [source for source in everything if source.ref.kind == "hub"]
     for source in hub:
         identity(source)
@@ -87,12 +89,8 @@ def count_prompts(config: RunConfig) -> int | None:
 
 def prompt_content(config: RunConfig) -> list[str | None]:
     """What each set holds now, for the cache key of a stage that reads them."""
-    prompts = config.prompts
-    brought = _brought(config)
-    return [
-        *(identity(source, brought) for source in prompts.sources),
-        *(identity(source) for source in prompts.exclude),
-    ]
+    everything = (*config.prompts.sources, *config.prompts.exclude)
+    return [identity(source, config.brought_to(source.source)) for source in everything]
 
 
 def weighed(
@@ -109,10 +107,6 @@ def weighed(
         kept = set(random.Random(seed).sample(train, round(unit * weight)))  # noqa: S311 (no secret)
         found.append([p for i, p in enumerate(part) if i in kept or p.split == "heldout"])
     return found
-
-
-def _brought(config: RunConfig) -> Path | None:
-    return None if config.prompts_file is None else Path(config.prompts_file)
 
 
 def check_bad_rows(problems: list[str], rows: int, share: float) -> None:
@@ -132,10 +126,10 @@ def check_bad_rows(problems: list[str], rows: int, share: float) -> None:
 
 
 def _read(
-    source: PromptSource, share: float, unread: list[str], brought: Path | None = None
+    config: RunConfig, source: PromptSource, share: float, unread: list[str]
 ) -> list[RawPrompt]:
     found, problems = [], []
-    for where, row in read_rows(source, brought):
+    for where, row in read_rows(source, config.brought_to(source.source)):
         try:
             found.append(_parse(where, row, source.column))
         except ValueError as e:

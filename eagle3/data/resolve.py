@@ -86,13 +86,14 @@ def locate(ctx: Context) -> Located:
         case "file":
             folder = Path(ref.location)
         case "s3" | "mlflow":
-            if ctx.config.target_dir is None:
+            brought = ctx.config.brought_to(ctx.config.target)
+            if brought is None:
                 raise BadInput(
                     f"{ref} is not on this machine",
                     "the service's workers download it; without the service, download it and "
                     "give file:///abs/dir",
                 )
-            folder = Path(ctx.config.target_dir)
+            folder = brought
     if not folder.is_dir():
         raise BadInput(f"the target {ref} does not exist: {folder} is not a directory")
     return Located(folder, "")

@@ -66,8 +66,8 @@ def local_path(source: PromptSource, brought: Path | None = None) -> Path:
         return brought
     if source.ref.kind == "s3":
         raise BadInput(
-            f"prompts.source {source.source} is not on this machine",
-            "the service downloads it; without the service, download it and give its path",
+            f"the prompt set {source.source} is not on this machine",
+            "a worker of the service brings it; without the service, download it and name the file",
         )
     return Path(source.ref.location).expanduser()
 

@@ -192,7 +192,7 @@ class TestSpec:
             service.check_allowed(JobSpec(target="demo", prompts={"source": source}), full)
         for target, source in (
             ("file:///etc/model", "demo"), ("s3://bok/okay/m", "demo"), ("s3://ccc/m", "demo"),
-            ("demo", "s3://c/p.jsonl"), ("demo", "/etc/passwd"), ("demo", "file:///etc/passwd"),
+            ("demo", "s3://ccc/p.jsonl"), ("demo", "/etc/passwd"), ("demo", "file:///etc/passwd"),
             ("demo", "x/../../etc/passwd"), ("demo", "~/p"), ("demo", "p.jsonl"),
         ):  # fmt: skip
             with pytest.raises(InvalidSpec, match="not an allowed place"):

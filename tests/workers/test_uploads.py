@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from jobs import leases
+from jobs.files import go_on
 from jobs.ids import utcnow
 from jobs.models import Stage
 from jobs.store_directory import DirectoryStore
@@ -69,7 +70,7 @@ def test_a_checkpoint_is_dropped_only_when_the_database_names_the_next(
     uploader.close()
     named = job_of(rt, lease.job_id).stages[0].checkpoint
     assert named is not None
-    assert download_checkpoint(rt.store, tmp_path / "other", named)
+    assert download_checkpoint(rt.store, tmp_path / "other", named, go_on)
 
 
 def test_a_zombie_drops_no_checkpoint(make_runtime: MakeRuntime) -> None:
@@ -87,7 +88,7 @@ def test_a_zombie_drops_no_checkpoint(make_runtime: MakeRuntime) -> None:
 def test_a_lost_checkpoint_costs_its_steps_not_the_job(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     gone = {"step": 3, "path": "work/checkpoint-3", "uri": "jobs/j/checkpoints/train/t/3"}
-    assert not download_checkpoint(store, tmp_path / "run", gone)
+    assert not download_checkpoint(store, tmp_path / "run", gone, go_on)
 
 
 def test_what_postgresql_cannot_hold_is_not_taken_in() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from eagle3.config import PromptRef, PromptsConfig, RunConfig, load_recipe
 from eagle3.data import dataset
-from eagle3.data.prompts import count_prompts, read_prompts
+from eagle3.data.prompts import count_prompts, prompt_content, read_excluded, read_prompts
 from eagle3.errors import BadInput
 from tests.tiny import write_prompts
 
@@ -108,12 +108,39 @@ def test_missing_empty_and_binary_files(tmp_path: Path, read):
         read_prompts(config(binary))
 
 
-def test_an_s3_source_needs_the_file_that_a_worker_brings(tmp_path: Path):
-    with pytest.raises(BadInput, match="not on this machine"):
-        read_prompts(config("s3://bucket/p.jsonl"))
-    (tmp_path / "p").write_text('{"prompt": "a"}\n')
-    brought = config("s3://bucket/p.jsonl").model_copy(update={"prompts_file": str(tmp_path / "p")})
-    assert len(read_prompts(brought)) == 1
+def test_s3_sets_are_the_files_that_a_worker_brings(tmp_path: Path):
+    sets = {name: f"s3://bucket/{name}.jsonl" for name in "abc"}
+    brought = {}
+    for name, source in sets.items():
+        (tmp_path / name).write_text(json.dumps({"prompt": name}))
+        brought[source] = str(tmp_path / name)
+    mixed = config("demo", mix=[{"source": sets["a"]}, {"source": sets["b"]}]).model_copy(
+        update={"brought": brought}
+    )
+    assert [p.messages[0]["content"] for p in read_prompts(mixed)] == ["a", "b"]
+    apart = config(sets["a"], exclude=[{"source": sets["c"]}]).model_copy(
+        update={"brought": brought}
+    )
+    assert [p.messages[0]["content"] for p in read_excluded(apart)] == ["c"]
+    before = prompt_content(apart)
+    (tmp_path / "c").write_text('{"prompt": "d"}')
+    assert prompt_content(apart)[0] == before[0]
+    assert prompt_content(apart)[1] != before[1]
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {},
+        {"mix": [{"source": "org/set"}, {"source": "s3://bucket/p.jsonl"}]},
+        {"exclude": [{"source": "s3://bucket/p.jsonl"}]},
+    ],
+)
+def test_without_a_worker_an_s3_set_is_refused_at_once(sets):
+    run = config("demo" if sets else "s3://bucket/p.jsonl", **sets)
+    with pytest.raises(BadInput, match=r"s3://bucket/p\.jsonl is not on this machine") as e:
+        count_prompts(run)
+    assert "without the service, download it" in e.value.hint
 
 
 def test_demo_set_is_varied_and_has_a_heldout_part():
@@ -196,8 +223,8 @@ def test_a_mixture_keeps_its_proportions_and_every_heldout_prompt(tmp_path: Path
     [
         ({"source": "a.jsonl", "mix": [{"source": "b.jsonl"}]}, "either source"),
         ({"mix": [{"source": "b.jsonl", "weight": 1}, {"source": "c.jsonl"}]}, "every set a"),
-        ({"mix": [{"source": "s3://b/k.jsonl"}]}, "mix: s3:// is read as the one source"),
-        ({"exclude": [{"source": "s3://b/k.jsonl"}]}, "exclude: s3:// is read as the one"),
+        ({"source": "s3://bucket"}, "expected s3://bucket/key"),
+        ({"mix": [{"source": "s3://bucket/folder/"}]}, "expected s3://bucket/key"),
         ({"source": "org/set:train", "split": "test"}, "split is in the source"),
         ({"source": ""}, "at least 1 character"),
     ],
@@ -211,7 +238,7 @@ def test_a_config_that_says_two_things_is_refused(prompts, message: str):
     ("text", "kind", "location", "rest"),
     [
         ("demo", "demo", "", (None, None, None)),
-        ("s3://b/k.jsonl", "s3", "s3://b/k.jsonl", (None, None, None)),
+        ("s3://bok/k v.jsonl", "s3", "s3://bok/k v.jsonl", (None, None, None)),
         ("org/set", "hub", "org/set", (None, None, None)),
         (
             "org/set@refs/pr/3:main:test[:10%]",

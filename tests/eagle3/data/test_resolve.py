@@ -87,7 +87,7 @@ class TestResolve:
             make_run(target="s3://bucket/target").run("resolve")
         assert "file:///abs/dir" in e.value.hint
         run = make_run(target="models:/name/3")
-        brought = run.config.model_copy(update={"target_dir": str(tiny.path)})
+        brought = run.config.model_copy(update={"brought": {"models:/name/3": str(tiny.path)}})
         (run.path / "config.json").write_text(brought.model_dump_json())
         assert run.run("resolve")["resolved"].startswith("models:/name/3@sha256:")
 

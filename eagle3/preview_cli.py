@@ -34,7 +34,7 @@ def register(commands: Any) -> None:
     preview.add_argument("--target", help="look at a prompt set without a run: the target,")
     preview.add_argument("--prompts", help="the set (a file, a directory, a hub data set),")
     preview.add_argument("--recipe", default="quick", help="and the recipe")
-    preview.add_argument("--samples", type=int, default=3, metavar="N", help="samples to show")
+    preview.add_argument("--samples", type=_count, default=3, metavar="N", help="samples to show")
     preview.add_argument("--html", type=Path, metavar="FILE", help="write a web page there, too")
 
 
@@ -51,6 +51,12 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(explain(e)) from None
     except ValueError as e:  # what load_recipe has to say
         raise BadInput(str(e)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number of samples, got {text!r}")
+    return int(text)
 
 
 def _make_run(folder: Path, args: argparse.Namespace) -> None:
@@ -77,8 +83,11 @@ def _show(folder: Path, args: argparse.Namespace) -> int:
     preview = look(config, found, args.samples)
     sys.stdout.write(terminal(preview, _in_colour(sys.stdout)))
     if args.html is not None:
-        args.html.parent.mkdir(parents=True, exist_ok=True)
-        args.html.write_text(page(preview), encoding="utf-8")
+        try:
+            args.html.parent.mkdir(parents=True, exist_ok=True)
+            args.html.write_text(page(preview), encoding="utf-8")
+        except OSError as e:
+            raise BadInput(f"--html {args.html} cannot be written: {e.strerror}") from None
         sys.stdout.write(f"\npage: {args.html}\n")
     return 0
 

@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedTokenizerBase
 
 from eagle3 import vocab
 from eagle3.config import RunConfig
 from eagle3.data.coverage import answer_share, mass_share
+from eagle3.data.features import TokenSequence
 from eagle3.data.given import Tally, responses
 from eagle3.data.mask import supervised_rows
 from eagle3.data.pieces import Shown, pieces
 from eagle3.data.records import Prompt, Response, read_json, read_records
 from eagle3.data.spans import Reader, end_ids
 from eagle3.errors import BadInput
+from eagle3.export.official import WEIGHTS
 from eagle3.run import read_manifest
 from eagle3.target import load_tokenizer
+from eagle3.train.samples import part, teaches
 
 MOST_READ = 2000
 """Conversations of a prompt set that are read for the figures."""
@@ -210,11 +214,29 @@ def _draft_vocabulary(
     ends: frozenset[int],
     tokenizer: PreTrainedTokenizerBase,
 ) -> torch.Tensor:
-    """The target ids that training will choose, ascending."""
-    answers = (torch.tensor(r.ids[a:b]) for r in found for a, b in _within(r, limit))
+    """The target ids that training will choose, ascending: from whole answers, as it does."""
+    train = config.recipe.train
+    if train.start_from is not None:
+        return _kept_by(Path(train.start_from))
+    sequences = {r.id: TokenSequence.of(r) for r in found}
+    taught = [ref for s in sequences.values() if teaches(ref := s.ref(), limit)]
+    refs = part(taught, train.data_share, config.recipe.seed)
+    answers = (sequences[ref.id].ids[a:b] for ref in refs for a, b in ref.spans)
     counts = vocab.count(answers, vocab_size)
     special = {*ends, *tokenizer.all_special_ids}
-    return vocab.choose(counts, config.recipe.train.draft_vocab_size, special)
+    return vocab.choose(counts, train.draft_vocab_size, special)
+
+
+def _kept_by(draft: Path) -> torch.Tensor:
+    """The target ids of the draft that training goes on from."""
+    try:
+        with safe_open(draft / WEIGHTS, framework="pt") as tensors:
+            return vocab.kept_ids(tensors.get_tensor("d2t"))
+    except (OSError, SafetensorError) as e:
+        raise BadInput(
+            f"train.start_from: {draft} cannot be read: {e}",
+            f"expected a directory with config.json and {WEIGHTS}",
+        ) from None
 
 
 def _coverage(

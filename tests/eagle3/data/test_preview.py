@@ -1,16 +1,21 @@
 from html.parser import HTMLParser
 
 import pytest
+from safetensors.torch import save_file
 
+from eagle3 import vocab
 from eagle3.cli import main
 from eagle3.data.coverage import answer_share, mass_share
 from eagle3.data.pieces import pieces
 from eagle3.data.preview import look
 from eagle3.data.preview_view import page, terminal
 from eagle3.data.records import Response
+from eagle3.errors import BadInput
 from eagle3.run import current
 from eagle3.target import Target
 from tests.eagle3.data.chats import tokenizer
+from tests.eagle3.data.conftest import DATA_STAGES
+from tests.eagle3.train.stage import run_train, weights
 from tests.tiny import write_prompts
 
 GIVEN = {"mode": "given", "max_new_tokens": 12, "batch_size": 8}
@@ -110,6 +115,43 @@ def torch_ids(ids):
     return torch.tensor(list(ids))
 
 
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_the_draft_vocabulary_is_the_one_that_training_chooses(make_run, share):
+    """Whole answers count, also what lies beyond the longest sample."""
+    train = {"draft_vocab_size": 20, "max_length": 16, "epochs": 1.0, "data_share": share}
+    run = make_run(
+        regenerate={"max_new_tokens": 24},
+        train={**train, "batch_tokens": 64, "eval_samples": 2, "head": "target"},
+    )
+    run.run(*DATA_STAGES)
+    run_train(run.path, "once")
+    kept = set(vocab.kept_ids(weights(run.path)["d2t"]).tolist())
+    found = preview(run, "resolve", "prepare", "regenerate", count=99)
+    by_kind = {
+        kind: {i for s in found.shown for p in s.pieces if p.kind == kind for i in p.ids}
+        for kind in ("answer", "outside")
+    }
+    assert by_kind["answer"] <= kept
+    assert by_kind["outside"]
+    assert not by_kind["outside"] & kept
+
+
+def test_the_draft_vocabulary_of_a_draft_to_start_from(make_run, tmp_path, tiny):
+    draft = tmp_path / "draft"
+    run = make_run(
+        source=answered(tmp_path, tiny), regenerate=GIVEN, train={"start_from": str(draft)}
+    )
+    run.run("resolve", "prepare")
+    with pytest.raises(BadInput, match="start_from"):
+        preview(run, "resolve", "prepare")
+    draft.mkdir()
+    d2t, _ = vocab.maps(torch_ids([1, 9, 12]), 64)
+    save_file({"d2t": d2t}, draft / "model.safetensors")
+    found = preview(run, "resolve", "prepare")
+    assert found.draft_vocab_size == 3
+    assert found.coverage == pytest.approx(3 / 5)  # t9 t12 and the end of t9 t10 t11 t12 </s>
+
+
 def test_the_share_of_answer_tokens_stops_where_samples_are_cut():
     response = Response(id="a", split="train", ids=[9, 1, 2, 3], spans=[(1, 4)], finish="eos")
     assert answer_share([response], torch_ids([1]), 3) == 0.5
@@ -144,6 +186,10 @@ def test_the_command_runs_what_is_missing_and_writes_a_page(
     assert "http" not in text
     HTMLParser().feed(text)
     assert current(run.path, "prepare").is_dir()
+    assert code(["preview", str(run.path), "--html", str(tmp_path)]) == 2
+    assert f"--html {tmp_path} cannot be written" in capsys.readouterr().err
+    assert code(["preview", str(run.path), "--samples", "-1"]) == 2
+    assert "expected a number of samples" in capsys.readouterr().err
 
 
 def test_a_prompt_set_without_a_run(tmp_path, tiny, capsys, monkeypatch):

@@ -1,8 +1,11 @@
 """Prompt lookup decoding (Saxena 2023): copy what followed when the last tokens stood here before.
 
 The longest n-gram that ends the text and occurred earlier, in the prompt or in the answer, is
-looked up; the tokens that followed its first occurrence are the guess, a chain. There is nothing to
-train.
+looked up; the tokens that followed are the guess, a chain. There is nothing to train.
+
+The author copies from the first occurrence, as far as there is text. Here it is the latest one, and
+a copy that reaches the end of the text goes on in itself, as a repetition does. Walking along 400
+greedy answers of SmolLM2-135M that gave a tau of 1.70; the author's rule gave 1.64.
 """
 
 from __future__ import annotations
@@ -47,27 +50,28 @@ class PromptLookup:
 
 
 class Text:
-    """A text that grows, and where each of its n-grams was first followed by a token."""
+    """A text that grows, and where each of its n-grams was last followed by a token."""
 
     def __init__(self, settings: PromptLookup, start: Sequence[int]) -> None:
         self.sizes = range(settings.longest, settings.shortest - 1, -1)
         self.tokens: list[int] = []
         self.follows: dict[tuple[int, ...], int] = {}
-        """Index of the token that followed an n-gram's first occurrence."""
+        """Index of the token that followed an n-gram's latest occurrence."""
         self.extend(start)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             for ngram in self._last():
-                self.follows.setdefault(ngram, len(self.tokens))
+                self.follows[ngram] = len(self.tokens)
             self.tokens.append(token)
 
     def guess(self, length: int) -> list[int]:
-        """At most `length` tokens that followed the last ones before; none where they are new."""
+        """`length` tokens as they followed the last ones before; none where these are new."""
         for ngram in self._last():
             at = self.follows.get(ngram)
             if at is not None:
-                return self.tokens[at : at + length]
+                period = len(self.tokens) - at
+                return [self.tokens[at + i % period] for i in range(length)]
         return []
 
     def _last(self) -> list[tuple[int, ...]]:

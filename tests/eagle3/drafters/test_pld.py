@@ -19,11 +19,11 @@ def guess(text: str, settings: PromptLookup | None = None, length: int = 10) -> 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("abcdXbc", "dXbc"),  # two tokens match, and what followed reaches the end of the text
-        ("abXcbYab", "XcbYab"),  # "b" alone occurs later too; the longer match wins
+        ("abcdXbc", "dXbcdXbcdX"),  # two tokens match; where the text ends the copy goes on
+        ("abXcbYab", "XcbYabXcbY"),  # "b" alone occurs later too; the longer match wins
         ("zabQyabRxxzab", "QyabRxxzab"),  # "zab" before "yab" and "ab"
-        ("aXaYa", "XaYa"),  # of equal matches the first
-        ("aaaa", "a"),  # "aaa" was seen once before
+        ("aXaYa", "YaYaYaYaYa"),  # of equal matches the latest
+        ("aaaa", "aaaaaaaaaa"),
         ("abcd", ""),
         ("a", ""),
         ("", ""),
@@ -37,10 +37,10 @@ def test_the_longest_ngram_that_was_seen_before_tells_what_follows(
 
 def test_sizes_and_length_are_settings() -> None:
     text = "abcXdcYabc"
-    assert guess(text, PromptLookup(longest=3)) == "XdcYabc"
+    assert guess(text, PromptLookup(longest=3)) == "XdcYabcXdc"
     assert guess(text, PromptLookup(longest=3), length=2) == "Xd"
     assert guess("bcXacYbdc", PromptLookup(shortest=2)) == ""
-    assert guess("bcXacYbdc", PromptLookup(shortest=1)) == "XacYbdc"
+    assert guess("bcXacYbdc", PromptLookup(shortest=1)) == "YbdcYbdcYb"
     for wrong in ({"shortest": 0}, {"longest": 1, "shortest": 2}, {"length": 0}):
         with pytest.raises(ValueError, match="1 <= shortest <= longest"):
             PromptLookup(**wrong)
@@ -49,9 +49,8 @@ def test_sizes_and_length_are_settings() -> None:
 def test_a_repetition_is_copied_and_never_beyond_the_room() -> None:
     (out,) = decode(PromptLookup(), cycle(8), [[0, 1, 2]], 60)
     assert out.tokens == plain(cycle(8), [0, 1, 2], 60)
-    # 3 … 7 0: the cycle closes with the 6th token. From there on a round copies what there is
-    # since the first occurrence, 10 tokens at most.
-    assert out.rounds < 16
+    # 3 … 7 0: the sixth token closes the cycle; from there on 11 tokens a round.
+    assert out.rounds == 5 + 5
     assert max(len(p.tree.tokens) for p in out.proposals) == 10
 
 
@@ -80,9 +79,9 @@ def test_slots_do_not_mix_and_are_used_again() -> None:
         return session.propose({slot: 5})[slot].tree.tokens
 
     assert isinstance(session, PromptLookupSession)
-    assert opened(0, [1, 2, 3], 1) == [2, 3, 1]
-    assert opened(1, [1, 7, 8], 1) == [7, 8, 1]
+    assert opened(0, [1, 2, 3], 1) == [2, 3, 1, 2, 3]
+    assert opened(1, [1, 7, 8], 1) == [7, 8, 1, 7, 8]
     assert session.propose({0: 2, 1: 1})[0].tree.tokens == [2, 3]
     session.close(0)
-    assert opened(0, [1, 9], 1) == [9, 1]
+    assert opened(0, [1, 9], 1) == [9, 1, 9, 1, 9]
     assert opened(0, [4, 5], 1) == []

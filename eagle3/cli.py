@@ -2,6 +2,7 @@
 
     eagle3 init RUN --target demo --recipe quick
     eagle3 run RUN                (or one stage: eagle3 train RUN)
+    eagle3 prove RUN --again      (prove once more; which fields of the certificate differ?)
     eagle3 report RUN
     eagle3 preview RUN            (what it trains on: masks, truncation, draft vocabulary)
     eagle3 plan TARGET            (what it would take, before anything is fetched)
@@ -66,7 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--limit", type=int, help="use at most this many prompts")
     add("run", "run every stage that has not run, then report", _run_all)
     for stage in STAGES:
-        add(stage, f"run the stage {stage}", _run_one)
+        command = add(stage, f"run the stage {stage}", _run_one)
+        if stage == "prove":
+            command.add_argument(
+                "--again", action="store_true", help="prove once more and compare; 1: not the same"
+            )
     add("report", "write RUN/report/", _report)
     plan_cli.register(commands)
     scaling_cli.register(commands, _guarded, _Readable)
@@ -100,7 +105,7 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _run_one(args: argparse.Namespace) -> int:
-    return _guarded(args.stage, args.run, sys.stdout)
+    return _guarded(args.stage, args.run, sys.stdout, getattr(args, "again", False))
 
 
 def _run_all(args: argparse.Namespace) -> int:
@@ -119,7 +124,7 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
+def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase, again: bool = False) -> int:
     """Run a stage; whatever goes wrong becomes one `error` line and an exit code."""
     _die_with_parent()
     if not run.is_dir():
@@ -130,6 +135,10 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase) -> int:
         _tune_memory()
         from eagle3.stages import STAGES as FUNCTIONS  # torch loads only here
 
+        if again:
+            from eagle3.proof.again import prove_again
+
+            return 1 if prove_again(FUNCTIONS[stage], run, stream) else 0
         run_stage(FUNCTIONS[stage], run, stream)
     except StageError as e:
         progress.emit("error", reason=e.reason, message=str(e), hint=e.hint)

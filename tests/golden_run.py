@@ -33,8 +33,8 @@ def write_golden_run(run: Path, golden: Golden, draft: Draft, prompts: int = 4) 
     resolve.mkdir(parents=True)
     regenerate.mkdir()
     (resolve / "local.json").write_text(json.dumps({"path": str(path)}))
-    facts = {"resolved": "demo@sha256:0", "capture_layers": list(CAPTURE), **HASHES}
-    (resolve / "target.json").write_text(json.dumps(facts))
+    facts = {"resolved": "demo@sha256:0", "capture_layers": list(CAPTURE), "dtype": "float32"}
+    (resolve / "target.json").write_text(json.dumps(facts | HASHES))
     lines = []
     for i in range(prompts):
         prompt = [i, golden.perm[i], golden.perm[golden.perm[i]]]

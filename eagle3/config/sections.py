@@ -273,6 +273,10 @@ class BenchmarkConfig(Strict):
     """CPU threads for both methods; measured and chosen when empty."""
 
 
+SAMPLED_PROMPTS, SAMPLED_TOKENS = 4, 8
+"""What `ProveConfig.samples` draws: from so many prompts, texts of so many tokens."""
+
+
 class ProveConfig(Strict):
     """The lossless proof."""
 
@@ -280,3 +284,6 @@ class ProveConfig(Strict):
     """Held-out prompts; all there are where the set has fewer."""
     max_new_tokens: Annotated[int, Field(ge=4)] = 64
     """Cap on an answer."""
+    samples: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Texts drawn on each side, with the draft and without it, from each of 4 held-out prompts, 8
+    tokens long at temperature 1, to compare how tokens are spread; none when 0."""

@@ -1,4 +1,4 @@
-"""The proof tells equal, tied and different outputs apart, and resumes by prompt."""
+"""The stage tells equal, tied and different outputs apart, and resumes by prompt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagle3 import proof
 from eagle3.bench.prompts import HeldOut
 from eagle3.decode.engine import Engine
 from eagle3.decode.tree import Shape
 from eagle3.drafters.eagle3 import Eagle3
 from eagle3.drafters.plain import Plain
 from eagle3.errors import BadInput, Stopped
-from eagle3.proof import Difference, PromptProof, Reference, prove, prove_prompt, verdict
+from eagle3.proof import prove, stage
+from eagle3.proof.greedy import Difference, PromptProof, prove_prompt, verdict
+from eagle3.proof.reference import Reference
 from eagle3.target import Target
 from tests.golden import CAPTURE, Golden, golden_draft, golden_target, successor_scores
 from tests.golden_run import HASHES, context, write_golden_run
@@ -72,7 +73,7 @@ def test_proven_prompts_are_not_decoded_again(
         decoded.append(args[2])
         return prove_prompt(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(proof, "prove_prompt", counted)
+    monkeypatch.setattr(stage, "prove_prompt", counted)
     again, stream = context(run, "prove", **SETTINGS)
     prove(again)
     assert len(decoded) == 2
@@ -88,7 +89,7 @@ def test_another_output_is_a_mismatch_and_a_verdict(
     changed = copy.deepcopy(golden.target.model)
     with torch.no_grad():
         changed.lm_head.weight.copy_(changed.lm_head.weight.roll(1, 0))
-    monkeypatch.setattr(proof, "open_target", lambda _, exact: Target(changed, CAPTURE))
+    monkeypatch.setattr(stage, "open_target", lambda _, exact: Target(changed, CAPTURE))
     ctx, stream = context(run, "prove", **SETTINGS)
     prove(ctx)
     assert ctx.summary["verdict"] == "not_lossless"
@@ -145,7 +146,7 @@ def test_an_output_that_ends_too_early_is_a_mismatch(golden: Golden, tmp_path: P
     [(1000, 1, "lossless"), (1000, 2, "not_lossless"), (1001, 2, "lossless")],
 )
 def test_near_ties_are_rationed(tokens: int, ties: int, expected: str) -> None:
-    tie = Difference(position=0, with_draft=1, reference=2, margin=1e-7)
+    tie = Difference(position=0, with_draft=1, reference=2, margin=1e-7, allowed=1e-5)
     found = PromptProof(
         id="p",
         prompt_sha256="0",

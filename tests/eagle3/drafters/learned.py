@@ -1,0 +1,88 @@
+"""A target that can be learned in seconds, its answers in memory, and a training on them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle3.config import TrainConfig
+from eagle3.data.features import Sample, SampleRef
+from eagle3.data.records import Split
+from eagle3.drafters.fit import Budget, Fitted, Method, fit
+from eagle3.target import Target
+from eagle3.train.samples import Samples
+from tests.golden import CAPTURE, HIDDEN, golden_target
+
+VOCAB = 48
+ANSWER = 24
+CONFIG = TrainConfig(
+    learning_rate=1e-2, batch_tokens=160, max_length=64, grad_clip=1.0, schedule="cosine"
+)
+
+
+def read(target: Target, ids: list[int], spans: list[tuple[int, int]], name: str) -> Sample:
+    """A sample as extraction makes it, in float32."""
+    hidden, features = target.forward(torch.tensor([ids]), target.new_cache(len(ids)), capture=True)
+    logits_LV = target.logits(hidden[0])
+    assert features is not None
+    columns = (features[0], hidden[0], logits_LV.argmax(-1), logits_LV.logsumexp(-1))
+    return Sample(name, "train", torch.tensor(ids), *(c.clone() for c in columns), spans)
+
+
+@dataclass
+class Memory:
+    """A feature source in memory."""
+
+    found: list[Sample]
+    vocab_size: int = VOCAB
+    hidden_size: int = HIDDEN
+    capture_layers: tuple[int, int, int] = CAPTURE
+    seen: list[list[str]] = field(default_factory=list)
+    """Ids of the batches that were asked for."""
+
+    def samples(self, split: Split) -> list[SampleRef]:
+        return [
+            SampleRef(id=s.id, split=split, start=0, length=len(s.input_ids), spans=s.spans)
+            for s in self.found
+        ]
+
+    def load(self, ref: SampleRef) -> Sample:
+        return next(s for s in self.found if s.id == ref.id)
+
+    def input_ids(self, ref: SampleRef) -> Tensor:
+        return self.load(ref).input_ids
+
+    def batches(self, order: Iterable[list[SampleRef]]) -> Iterator[list[Sample]]:
+        for refs in order:
+            self.seen.append([ref.id for ref in refs])
+            yield [self.load(ref) for ref in refs]
+
+    def close(self) -> None: ...
+
+
+@cache
+def permuted() -> tuple[Target, list[Sample]]:
+    """A target whose next token follows from the last one, and its answers to random prompts."""
+    golden, draw = golden_target(VOCAB), random.Random(0)
+    samples = []
+    for i in range(40):
+        prompt = [draw.randrange(VOCAB) for _ in range(3)]
+        ids = [*prompt, *golden.chain(prompt[-1], ANSWER)]
+        samples.append(read(golden.target, ids, [(3, len(ids))], f"s{i:02}"))
+    return golden.target, samples
+
+
+def trained(
+    method: Method, tokens: int = 30_000, config: TrainConfig = CONFIG, **rest: Any
+) -> Fitted:
+    """Fit a method to `permuted`; the last eight samples judge."""
+    source = Memory(permuted()[1])
+    refs = source.samples("train")
+    samples = Samples(refs[:-8], refs[-8:], 0, 0)
+    return fit(method, source, samples, config, Budget(tokens=tokens), **rest)

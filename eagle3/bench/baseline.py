@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
@@ -149,21 +150,36 @@ def counts(generation: Generation) -> Counts:
     )
 
 
-def loops(target: Target, folder: Path) -> dict[str, Loop]:
-    """The plain loops there are; the stock one holds a second copy of the target."""
-    return {
-        "engine": EngineLoop(Engine(target, Plain())),
-        "bare": BareLoop(target),
-        "transformers": StockLoop(folder, target),
-    }
+@dataclass(frozen=True)
+class Baseline:
+    """The fastest loop, and the tokens/s of every one."""
 
+    name: str
+    loop: Loop
+    tokens_per_s: dict[str, float]
 
-def tokens_per_s(candidates: dict[str, Loop], requests: Sequence[Request]) -> dict[str, float]:
-    """Each loop's speed on the same requests; they take turns, after an answer to warm up."""
-    totals = {name: Counts() for name in candidates}
-    for n, request in enumerate([requests[0], *requests]):
-        order = list(candidates)
-        for name in order[n % len(order) :] + order[: n % len(order)]:
-            counted = counts(candidates[name].answer(request))
-            totals[name] += counted if n else Counts()
-    return {name: total.tokens_per_s for name, total in totals.items()}
+    @classmethod
+    def choose(cls, target: Target, folder: Path, requests: Sequence[Request]) -> Self:
+        """Decode the same requests by every loop; they take turns, after an answer to warm up.
+
+        Args:
+            folder: the target's files; the stock loop loads a second copy of it.
+        """
+        loops: dict[str, Loop] = {
+            "engine": EngineLoop(Engine(target, Plain())),
+            "bare": BareLoop(target),
+            "transformers": StockLoop(folder, target),
+        }
+        totals = {name: Counts() for name in loops}
+        names = list(loops)
+        for n, request in enumerate([requests[0], *requests]):
+            for name in names[n % len(names) :] + names[: n % len(names)]:
+                counted = counts(loops[name].answer(request))
+                totals[name] += counted if n else Counts()
+        speeds = {name: total.tokens_per_s for name, total in totals.items()}
+        fastest = max(speeds, key=lambda name: speeds[name])
+        return cls(fastest, loops[fastest], speeds)
+
+    def said(self) -> str:
+        each = ", ".join(f"{name} {speed:.1f}" for name, speed in self.tokens_per_s.items())
+        return f"plain decoding, tokens/s: {each}; the baseline is {self.name}"

@@ -1,17 +1,17 @@
 """The tree that is fastest here: measured acceptance and measured times, for every shape.
 
-A round of a shape costs a target forward of its rows, its draft work and the bookkeeping that plain
-decoding has too; it emits as many tokens as the shape's trees would have along held-out answers
-(`simulate`). The shape with the most tokens per second is chosen; where none beats plain decoding,
-plain decoding is.
+What a round costs is measured (`cost`); it emits as many tokens as the shape's trees would have
+along held-out answers (`simulate`). The shape with the most tokens per second is chosen; where none
+beats plain decoding, that is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3.bench.cost import Costs
 from eagle3.bench.metrics import predicted_speedup
 from eagle3.bench.simulate import KnownAnswer, grow_along
 from eagle3.decode.tree import Shape
@@ -21,30 +21,6 @@ from eagle3.plan import drafted_nodes
 TOP_KS = (1, 2, 4, 8)
 TOTALS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 63)
 """Nodes that trees may keep; with the root at most 64 rows, as in the papers."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Seconds on this device, each measured."""
-
-    target_s: Mapping[int, float]
-    """A target forward, by rows; a number in between costs what the next one does."""
-    draft_s: Mapping[int, tuple[float, float]]
-    """Draft work of a round by `top_k`: what it costs at depth 0, and each depth more."""
-    other_s: float = 0.0
-    """A round's bookkeeping: what a round of plain decoding takes beside its forward."""
-
-    def round_s(self, shape: Shape) -> float:
-        rows = min(n for n in self.target_s if n >= shape.kept + 1)
-        return self.target_s[rows] + self.drafting_s(shape) + self.other_s
-
-    def drafting_s(self, shape: Shape) -> float:
-        fixed, step = self.draft_s[shape.top_k]
-        return fixed + shape.depth * step
-
-    @property
-    def plain_s(self) -> float:
-        return self.target_s[1] + self.other_s
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The `benchmark` stage: plain decoding against EAGLE-3 decoding, same engine, same run.
+"""The `benchmark` stage: plain decoding, by its fastest loop, against EAGLE-3 decoding, in one run.
 
 Both decode the same held-out prompts with the same caps and stops, in an order drawn by seed, after
 a warm-up. Figures are defined in `metrics`; `docs/decoding.md` describes `benchmark.json`.
@@ -6,31 +6,33 @@ a warm-up. Figures are defined in `metrics`; `docs/decoding.md` describes `bench
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from eagle3.bench import metrics
-from eagle3.bench.cost import choose_threads, draft_seconds, target_seconds
+from eagle3.bench.baseline import Baseline, EngineLoop, Loop, counts
+from eagle3.bench.cost import choose_threads, measure_costs
 from eagle3.bench.metrics import Counts, Pair
 from eagle3.bench.prompts import HeldOut, heldout_prompts
 from eagle3.config import BenchmarkConfig
-from eagle3.data.local import open_target, open_tokenizer
+from eagle3.data.local import open_target, open_tokenizer, target_dir
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Generation, Request
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft
 from eagle3.drafters.eagle3 import Eagle3
-from eagle3.drafters.plain import Plain
 from eagle3.export import official
 from eagle3.run import Context, hardware, versions, write_json
 from eagle3.target import Target
 
 _WARM_UP_TOKENS = 12
 _SAMPLES = 3
+_TRIALS = 2
+"""Prompts that choose the plain loop."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,15 @@ def benchmark(ctx: Context) -> None:
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
     )
     prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts)
-    table, speeds = choose_threads(target, draft, prompts[0].ids, config.threads)
+    table, speeds = choose_threads(target, [draft], prompts[0].ids, config.threads)
     measured = ", ".join(f"{speed:.1f} with {n} thread(s)" for n, speed in speeds.items())
     ctx.progress.info(f"plain decoding, tokens/s: {measured}")
-    rows = _rows(ctx, target, draft, shape, prompts)
+    baseline = Baseline.choose(target, target_dir(ctx), _requests(ctx, target, prompts)[:_TRIALS])
+    ctx.progress.info(baseline.said())
+    methods = {"plain": baseline.loop, "draft": EngineLoop(Engine(target, Eagle3(draft, shape)))}
+    rows = _rows(ctx, target, methods, prompts)
     result = _figures(rows, seed) | {
+        "baseline": {"loop": baseline.name, "tokens_per_s": baseline.tokens_per_s},
         "settings": config.model_dump(mode="json"),
         "seed": seed,
         "threads": {
@@ -79,16 +85,25 @@ def benchmark(ctx: Context) -> None:
     _summarise(ctx, result, config)
 
 
+def _requests(
+    ctx: Context, target: Target, prompts: list[HeldOut], repeat: int = 0
+) -> list[Request]:
+    config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
+    sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
+    return [
+        Request(prompt.ids, config.max_new_tokens, sampling, eos_ids, seed=seed + repeat)
+        for prompt in prompts
+    ]
+
+
 def _rows(
-    ctx: Context, target: Target, draft: Draft, shape: Shape, prompts: list[HeldOut]
+    ctx: Context, target: Target, methods: dict[str, Loop], prompts: list[HeldOut]
 ) -> list[Row]:
     """Every prompt, `repeats` times, by both methods, in an order drawn by seed; the two take turns
     at going first."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
-    methods = {"plain": Engine(target, Plain()), "draft": Engine(target, Eagle3(draft, shape))}
-    sampling, eos_ids = Sampling(config.temperature), target.eos_ids()
-    for engine in methods.values():
-        engine.generate([Request(prompts[0].ids, _WARM_UP_TOKENS, sampling, eos_ids)])
+    for loop in methods.values():
+        loop.answer(replace(_requests(ctx, target, prompts[:1])[0], max_new_tokens=_WARM_UP_TOKENS))
     todo = [(prompt, repeat) for repeat in range(config.repeats) for prompt in prompts]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(todo), generator=generator).tolist()
@@ -97,30 +112,19 @@ def _rows(
     for done, index in enumerate(order, start=1):
         ctx.check_stop("a benchmark starts anew")
         prompt, repeat = todo[index]
-        request = Request(prompt.ids, config.max_new_tokens, sampling, eos_ids, seed=seed + repeat)
+        [request] = _requests(ctx, target, [prompt], repeat)
         names = ["draft", "plain"] if (done + coin) % 2 else ["plain", "draft"]
-        out = {name: methods[name].generate([request])[0] for name in names}
+        out = {name: methods[name].answer(request) for name in names}
         rows.append(_row(prompt, repeat, names[0], out))
         ctx.progress.progress(done, len(todo), "prompt")
     return rows
 
 
 def _row(prompt: HeldOut, repeat: int, first: str, out: dict[str, Generation]) -> Row:
-    counts = {
-        name: Counts(
-            g.decoded,
-            g.rounds,
-            g.decode_s,
-            g.timings.target,
-            g.timings.draft,
-            g.reached,
-            g.accepted,
-        )
-        for name, g in out.items()
-    }
+    counted = {name: counts(g) for name, g in out.items()}
     tokens = {name: g.tokens for name, g in out.items()}
     equal = tokens["plain"] == tokens["draft"]
-    return Row(prompt.id, repeat, len(prompt.ids), first, **counts, equal=equal, tokens=tokens)
+    return Row(prompt.id, repeat, len(prompt.ids), first, **counted, equal=equal, tokens=tokens)
 
 
 def _figures(rows: list[Row], seed: int) -> dict[str, Any]:
@@ -158,19 +162,20 @@ def _figures(rows: list[Row], seed: int) -> dict[str, Any]:
 def _cost_model(
     target: Target, draft: Draft, shape: Shape, prompt_ids: list[int], tau: float
 ) -> dict[str, Any]:
-    """A round costs c(verified rows) + depth draft steps; plain decoding pays c(1) a token."""
-    verified = shape.kept + 1
-    target_s = target_seconds(target, prompt_ids, sorted({*range(1, shape.depth + 2), verified}))
-    step_s = draft_seconds(draft, prompt_ids, shape)
+    """A round costs c(verified rows), its draft steps and bookkeeping; plain decoding pays c(1) and
+    bookkeeping for a token."""
+    chains = [Shape(depth) for depth in range(1, shape.depth + 1)]
+    costs = measure_costs(target, draft, prompt_ids, [*chains, shape])
     return {
-        "target_ms_by_rows": {str(n): 1e3 * s for n, s in target_s.items()},
-        "draft_step_ms": 1e3 * step_s,
+        "target_ms_by_rows": {str(n): 1e3 * s for n, s in costs.target_s.items()},
+        "draft_step_ms": 1e3 * costs.drafting_s(shape) / shape.depth,
         "draft_steps": shape.depth,
-        "verified_rows": verified,
+        "other_ms": 1e3 * costs.other_s,
+        "verified_rows": shape.kept + 1,
         "predicted_speedup": metrics.predicted_speedup(
-            tau, target_s[1], target_s[verified], shape.depth * step_s
+            tau, costs.plain_s, costs.verifying_s(shape) + costs.other_s, costs.drafting_s(shape)
         ),
-        "formula": "tau * c(1) / (c(verified_rows) + draft_steps * draft_step)",
+        "formula": "tau * (c(1) + other) / (c(verified_rows) + draft_steps * draft_step + other)",
     }
 
 

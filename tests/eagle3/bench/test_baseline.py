@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from eagle3.bench import baseline
-from eagle3.bench.baseline import counts, loops
+from eagle3.bench.baseline import BareLoop, Baseline, EngineLoop, Loop, StockLoop, counts
 from eagle3.decode import linear
+from eagle3.decode.engine import Engine
 from eagle3.decode.request import Request
 from eagle3.decode.sampling import Sampling
+from eagle3.drafters.plain import Plain
 from tests.golden import golden_target
 
 
@@ -24,8 +25,11 @@ def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_loops_say_the_same_and_count_alike(tmp_path: Path) -> None:
     golden = golden_target()
     golden.target.model.save_pretrained(tmp_path)
-    found = loops(golden.target, tmp_path)
-    assert set(found) == {"engine", "bare", "transformers"}
+    found: dict[str, Loop] = {
+        "engine": EngineLoop(Engine(golden.target, Plain())),
+        "bare": BareLoop(golden.target),
+        "transformers": StockLoop(tmp_path, golden.target),
+    }
     chain = golden.chain(5, 9)
     stops = Request([3, 5], 9, stop_ids=frozenset({chain[4]}))
     at_the_limit = Request([*range(40)] * 12 + [*range(29), 5], 9)  # 510 of 512 tokens
@@ -50,6 +54,7 @@ def test_every_loop_is_measured_on_the_same_requests(tmp_path: Path) -> None:
     golden = golden_target()
     golden.target.model.save_pretrained(tmp_path)
     requests = [Request([n, n + 1], 6) for n in range(2)]
-    speeds = baseline.tokens_per_s(loops(golden.target, tmp_path), requests)
-    assert set(speeds) == {"engine", "bare", "transformers"}
-    assert min(speeds.values()) > 0
+    chosen = Baseline.choose(golden.target, tmp_path, requests)
+    assert set(chosen.tokens_per_s) == {"engine", "bare", "transformers"}
+    assert chosen.tokens_per_s[chosen.name] == max(chosen.tokens_per_s.values()) > 0
+    assert f"the baseline is {chosen.name}" in chosen.said()

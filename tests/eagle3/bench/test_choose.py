@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eagle3.bench.choose import Choice, Costs, choose, shapes
+from eagle3.bench.choose import Choice, choose, shapes
+from eagle3.bench.cost import Costs, measure_costs
 from eagle3.bench.simulate import KnownAnswer, grow_along, read_answers
 from eagle3.data.records import Response
 from eagle3.decode.tree import Shape
@@ -104,3 +105,12 @@ def test_answers_of_one_token_cannot_choose(golden: Golden) -> None:
     draft = golden_draft(golden.target, successor_scores(golden.perm))
     with pytest.raises(ValueError, match="two tokens"):
         choose(draft, answers(golden, 1), FREE, shapes((1,), (1,)))
+
+
+def test_costs_are_measured_for_every_shape(golden: Golden) -> None:
+    draft = golden_draft(golden.target, successor_scores(golden.perm))
+    wanted = shapes((1, 3), (1, 2))
+    costs = measure_costs(golden.target, draft, [1, 2, 3], wanted)
+    assert set(costs.draft_s) == {1, 2}
+    assert all(0 < costs.verifying_s(shape) < costs.round_s(shape) for shape in wanted)
+    assert costs.plain_s > costs.target_s[1]

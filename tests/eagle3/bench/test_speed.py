@@ -36,6 +36,7 @@ def test_the_stage_measures_both_methods_on_every_prompt(tmp_path: Path, top_k: 
     assert (result["prompts"], len(result["rows"]), result["equal"]) == (3, 6, 6)
     assert {row["first"] for row in result["rows"]} == {"plain", "draft"}
     assert result["threads"]["used"] == 1
+    assert result["baseline"]["loop"] in result["baseline"]["tokens_per_s"]
     assert result["linears"]["threads"] == 1
     assert set(result["cost_model"]["target_ms_by_rows"]) >= {"1", "2", "3", "4"}
     assert result["cost_model"]["predicted_speedup"] > 0

@@ -8,8 +8,8 @@ renormalised. The repetition penalty counts prompt and output, the other two the
 Penalties look at the tokens before a place, and these differ from node to node of a tree: a node
 sees the sequence so far (`Prefix`, counted once) and the drafted tokens on its path.
 
-Shapes: N rows (the nodes of a tree, root first), V vocabulary, U ids that occur in the prefix,
-E entries, one for each node and each id on its path.
+Shapes: N rows (the nodes of a tree, root first), V vocabulary, C likeliest tokens, U ids that occur
+in the prefix, E entries, one for each node and each id on its path.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from eagle3.decode.tree import EMPTY, Tree
 
 COLDEST = 1e-5
 """A temperature above 0 and below this would overflow; it is greedy in all but name."""
+
+SOME = 1024
+"""Tokens among which the most likely ones are looked for first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,33 @@ class Prefix:
         for token in tokens:
             self.counts[token] = self.counts.get(token, 0) + 1
 
+    def followed_by(self, tokens: Iterable[int]) -> Prefix:
+        """The prefix of a place further on."""
+        longer = Prefix(())
+        longer.counts = dict(self.counts)
+        longer.extend(tokens)
+        return longer
+
 
 NOTHING = Prefix(())
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """What plain decoding would sample from at each node of a tree, made when it is asked for: of
+    a tree only the nodes of one path are."""
+
+    logits_NV: Tensor
+    sampling: Sampling
+    prefix: Prefix
+    tree: Tree
+
+    def __getitem__(self, node: int, /) -> Tensor:
+        """Float64 [V], on the CPU."""
+        prefix = self.prefix
+        if node and self.sampling.penalises:
+            prefix = prefix.followed_by(self.tree.path(node))
+        return probabilities(self.logits_NV[node : node + 1], self.sampling, prefix)[0].cpu()
 
 
 def adjusted(
@@ -181,15 +209,28 @@ def probabilities(
         x_NV = x_NV.masked_fill(x_NV < least, -torch.inf)
     p_NV = x_NV.softmax(-1)
     if sampling.top_p is not None and sampling.top_p < 1:
-        sorted_NV, order_NV = p_NV.sort(dim=-1, descending=True, stable=True)
-        before_NV = sorted_NV.cumsum(-1) - sorted_NV
-        dropped = torch.zeros_like(p_NV, dtype=torch.bool)
-        dropped.scatter_(-1, order_NV, before_NV >= sampling.top_p)
-        p_NV = p_NV.masked_fill(dropped, 0)
+        sorted_NC, order_NC = _likeliest(p_NV, sampling.top_p)
+        kept_NC = sorted_NC.cumsum(-1) - sorted_NC < sampling.top_p
+        p_NV = torch.zeros_like(p_NV).scatter_(-1, order_NC, sorted_NC * kept_NC)
         p_NV = p_NV / p_NV.sum(-1, keepdim=True)
     return p_NV
 
 
+def _likeliest(p_NV: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Probabilities in falling order and their ids, as far as `share` reaches or further; of equal
+    ones the lower id comes first. Sorting a whole vocabulary is slow, and seldom needed."""
+    some_NC, ids_NC = p_NV.topk(min(SOME, p_NV.shape[-1]), dim=-1)
+    whole_NC = some_NC > some_NC[:, -1:]  # whatever ties with these is among them
+    if float((some_NC * whole_NC).sum(-1).min()) < share:
+        return p_NV.sort(dim=-1, descending=True, stable=True)
+    ids_NC = ids_NC.sort(dim=-1).values
+    sorted_NC, order_NC = p_NV.gather(-1, ids_NC).sort(dim=-1, descending=True, stable=True)
+    return sorted_NC, ids_NC.gather(-1, order_NC)
+
+
 def draw(p_V: Tensor, generator: torch.Generator) -> int:
-    """One token from a distribution."""
-    return int(torch.multinomial(p_V, 1, generator=generator))
+    """One token from a distribution, by one number of the generator."""
+    below_V = p_V.cumsum(-1)
+    u = torch.rand((), generator=generator, dtype=torch.float64).to(p_V.device)
+    token = int(torch.searchsorted(below_V, u * below_V[-1], right=True))
+    return min(token, len(p_V) - 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle3.decode.drafter import Proposal
 from eagle3.decode.request import Generation, Request
-from eagle3.decode.sampling import Prefix, choices, probabilities
+from eagle3.decode.sampling import Distributions, Prefix, choices
 from eagle3.decode.stopping import Answer, Stop
 from eagle3.decode.tree import EMPTY, Tree
 from eagle3.decode.verify import accept_greedy, accept_sampled
@@ -79,7 +79,7 @@ class Sequence:
             if sampling.adjusts:
                 largest_N = choices(logits_NV, sampling, self._prefix, tree)
             return accept_greedy(tree, largest_N)
-        p_NV = probabilities(logits_NV, sampling, self._prefix, tree).cpu()
+        p_NV = Distributions(logits_NV, sampling, self._prefix, tree)
         return accept_sampled(tree, p_NV, self.generator, proposal.q_NV)
 
     def take(self, tokens: Ids[int]) -> tuple[list[int], str]:

@@ -61,6 +61,14 @@ class Tree:
             depths.append(depths[parent] + 1)
         return depths
 
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root's child to a node."""
+        tokens: list[int] = []
+        while node:
+            tokens.append(self.tokens[node - 1])
+            node = self.parents[node - 1]
+        return tokens[::-1]
+
     @property
     def is_chain(self) -> bool:
         return self.parents == list(range(len(self.parents)))

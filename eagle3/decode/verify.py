@@ -12,6 +12,7 @@ Shapes: N nodes, root included; V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,8 +41,14 @@ def accept_greedy(tree: Tree, argmax_N: Sequence[int]) -> tuple[list[int], int]:
         path.append(node)
 
 
+class Rows(Protocol):
+    """A tensor [N, V], or what makes a row of one when it is asked for."""
+
+    def __getitem__(self, node: int, /) -> Tensor: ...
+
+
 def accept_sampled(
-    tree: Tree, p_NV: Tensor, generator: torch.Generator, q_NV: Tensor | None = None
+    tree: Tree, p_NV: Rows, generator: torch.Generator, q_NV: Tensor | None = None
 ) -> tuple[list[int], int]:
     """Walk from the root, accepting so that the output has the target's distribution.
 

@@ -19,7 +19,9 @@ from transformers.generation.logits_process import (
 )
 
 from eagle3.decode import sequence, verify
-from eagle3.decode.sampling import NOTHING, Sampling, probabilities
+from eagle3.decode.drafter import Proposal
+from eagle3.decode.sampling import NOTHING, Prefix, Sampling, probabilities
+from eagle3.decode.sequence import NO_GUESS
 from eagle3.decode.tree import Tree
 from eagle3.proof.exact import (
     DrawnChain,
@@ -207,36 +209,42 @@ def test_drawn_guesses_may_be_taken_for_fixed_ones(monkeypatch: pytest.MonkeyPat
     assert distance(Sampling(1.0), GUESSERS["drawn chain"]) < 1e-12
 
 
+def choosing(
+    distribution: Callable[[Tensor, Sampling, Prefix, Tree], Tensor],
+) -> Callable[..., tuple[list[int], int]]:
+    """The engine's choice, with another distribution."""
+
+    def choose(
+        self: sequence.Sequence, logits_NV: Tensor, _: list[int], proposal: Proposal = NO_GUESS
+    ) -> tuple[list[int], int]:
+        p_NV = distribution(logits_NV, self.request.sampling, self._prefix, proposal.tree)
+        return verify.accept_sampled(proposal.tree, p_NV, self.generator, proposal.q_NV)
+
+    return choose
+
+
 @pytest.mark.parametrize("guesser", GUESSERS.values(), ids=GUESSERS)
 @pytest.mark.parametrize(
     "forgets",
     [
         pytest.param(lambda x, s, prefix, tree: probabilities(x, s, NOTHING, tree), id="prefix"),
-        pytest.param(lambda x, s, prefix, tree: probabilities(x, s, prefix).cpu(), id="path"),
+        pytest.param(lambda x, s, prefix, tree: probabilities(x, s, prefix), id="path"),
         pytest.param(
-            lambda x, s, prefix, tree: probabilities(x, Sampling(s.temperature)), id="all penalties"
+            lambda x, s, prefix, tree: probabilities(x, Sampling(s.temperature)), id="penalties"
         ),
     ],
 )
 def test_penalties_that_forget_show(
     forgets: Callable[..., Tensor], guesser: Guesser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequence, "probabilities", forgets)
+    monkeypatch.setattr(sequence.Sequence, "choose", choosing(forgets))
     assert distance(PENALTIES, guesser) > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [("top-k", {"top_p": 0.7}), ("top-p", {"top_k": 2}), ("min-p", {}), ("cold", {})],
-)
-def test_a_step_that_is_left_out_shows(
-    name: str, kept: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["cold", "top-k", "top-p", "min-p"])
+def test_a_step_that_is_left_out_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = SAMPLINGS[name]
     done = Sampling(1.0 if name == "cold" else asked.temperature)
-
-    def skipping(logits_NV: Tensor, _: Sampling, *where: object) -> Tensor:
-        return probabilities(logits_NV, done)
-
-    monkeypatch.setattr(sequence, "probabilities", skipping)
+    skipping = choosing(lambda x, _, prefix, tree: probabilities(x, done))
+    monkeypatch.setattr(sequence.Sequence, "choose", skipping)
     assert distance(asked, GUESSERS["tree"]) > 1e-3

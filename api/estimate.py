@@ -46,6 +46,8 @@ class Estimate:
     """A plan, or what keeps it from being made."""
 
     plan: Plan | None = None
+    shape: TargetShape | None = None
+    """The target's sizes, where its own config says them."""
     unknown: list[str] = field(default_factory=list)
 
 
@@ -97,7 +99,7 @@ def estimate_job(
     shape, prompts = known.shape, known.prompts
     try:
         # A config says more than a job's facts do: how many heads have keys of their own.
-        shape = TargetShape.from_config(read_config(spec.target_ref, hub))
+        shape = found.shape = TargetShape.from_config(read_config(spec.target_ref, hub))
     except (Unreachable, UnknownShape) as e:
         if shape is None:
             found.unknown.append(f"the target's sizes: {e}")

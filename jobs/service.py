@@ -17,6 +17,7 @@ from jobs.endings import end_cancelled
 from jobs.errors import IdempotencyMismatch, IllegalTransition, NotFound, QuotaExceeded
 from jobs.events import append_event, lock_job
 from jobs.ids import new_id
+from jobs.lineage import find_parent, parent_of, with_parent
 from jobs.models import Alias, Draft, IdempotencyRecord, Job, JobEvent, Stage
 from jobs.outbox import enqueue_hint
 from jobs.settings import Settings
@@ -53,23 +54,29 @@ def submit(
     settings: Settings,
     now: datetime,
     owner: str = LOCAL_OWNER,
+    sees: str | None = None,
     idempotency_key: str | None = None,
 ) -> Submission:
     """Write a job, its stages, its first event, its hint and its idempotency record, or none.
 
+    Args:
+        sees: the owner whose drafts the job may go on from; everybody's when None.
+
     Raises:
-        InvalidSpec: it reads from a place that is not allowed.
+        InvalidSpec: it reads from a place that is not allowed, or goes on from no draft there is.
         IdempotencyMismatch: the key was used with another spec.
         QuotaExceeded: the owner has too many jobs queued or running.
     """
     check_allowed(spec, settings)
-    body = spec.model_dump(mode="json")
-    job = _new_job(spec, body, owner, now)
     if idempotency_key is not None:
+        body = spec.model_dump(mode="json")  # as sent: by now a name may mean another draft
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         if earlier := _replay(session, owner, idempotency_key, digest, settings, now):
             return Submission(earlier, replayed=True)
     _check_quota(session, owner, settings)
+    if parent_of(spec) is not None:
+        spec = with_parent(spec, find_parent(session, spec, sees))
+    job = _new_job(spec, owner, now)
     try:
         with session.begin_nested():
             session.add(job)
@@ -181,25 +188,6 @@ def list_events(
     )
 
 
-def get_draft(session: Session, ref: str, *, owner: str | None = None) -> Draft:
-    """A draft by id, by registered name (its champion, else its newest), or by `name@alias`.
-
-    Raises:
-        NotFound: nothing of that name.
-    """
-    name, _, alias = ref.partition("@")
-    query = select(Draft).where((Draft.id == name) | (Draft.name == name))
-    if owner is not None:
-        query = query.where(Draft.owner == owner)
-    if alias:
-        query = query.where(Draft.alias == alias)
-    champion_first = (Draft.alias == Alias.CHAMPION).desc()
-    draft = session.scalars(query.order_by(champion_first, Draft.id.desc()).limit(1)).first()
-    if draft is None:
-        raise NotFound(f"no draft {ref!r}; list them with GET /v1/drafts or `updraft drafts`")
-    return draft
-
-
 def list_drafts(
     session: Session,
     *,
@@ -233,7 +221,7 @@ def list_drafts(
     return _page(session, query, limit)
 
 
-def _new_job(spec: JobSpec, body: dict[str, Any], owner: str, now: datetime) -> Job:
+def _new_job(spec: JobSpec, owner: str, now: datetime) -> Job:
     job = Job(
         id=new_id("job_", now),
         status=JobStatus.QUEUED,
@@ -241,7 +229,7 @@ def _new_job(spec: JobSpec, body: dict[str, Any], owner: str, now: datetime) -> 
         owner=owner,
         target=spec.target,
         recipe=spec.recipe,
-        spec=body,
+        spec=spec.model_dump(mode="json"),
         labels=dict(spec.labels),
         created_at=now,
         event_seq=0,

@@ -185,8 +185,8 @@ def check_allowed(spec: JobSpec, settings: Settings) -> None:
         elif is_local_path(source) and not path_allowed(local_path(source), settings):
             errors.append(_refused(pointer, source, "UPDRAFT_TARGET_ROOTS"))
     recipe = spec.resolved_recipe()
-    draft, server = recipe.train.start_from, recipe.regenerate.base_url
-    if draft is not None and not path_allowed(Path(draft), settings):
+    draft, server = recipe.train.start_from or "", recipe.regenerate.base_url
+    if draft.startswith("/") and not path_allowed(Path(draft), settings):
         errors.append(_refused("overrides.train.start_from", draft, "UPDRAFT_TARGET_ROOTS"))
     if server is not None and not server_allowed(server, settings):
         pointer = "overrides.regenerate.base_url"

@@ -8,19 +8,29 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from eagle3.config import RunConfig, TargetRef
-from jobs.errors import InvalidSpec, NotFound
+from jobs.drafts import get_draft
+from jobs.errors import ChecksumMismatch, InvalidSpec, NotFound
 from jobs.files import Check
 from jobs.leases import Lease
+from jobs.lineage import parent_of
 from jobs.models import Stage
 from jobs.registry import Registry
 from jobs.settings import Settings
 from jobs.spec import JobSpec, check_allowed, prompt_sources, s3_allowed
 from jobs.store_s3 import S3Store, s3_client
 from workers.runtime import Runtime
-from workers.uploads import download_checkpoint, download_logs, download_outputs
+from workers.uploads import (
+    MANIFEST,
+    download_checkpoint,
+    download_logs,
+    download_outputs,
+    inside,
+)
 
 MODEL_FILES = (".safetensors", ".json", ".model", ".txt", ".jinja")
 """What is fetched of a target: weights without pickles, configs, tokenizer and template."""
@@ -42,6 +52,8 @@ def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage], check: Check) -
     check_allowed(lease.spec, rt.settings)
     brought = _bring(lease.spec, run / "inputs", rt.settings, check)
     config = lease.spec.run_config(rt.settings).model_copy(update={"brought": brought})
+    if parent := parent_of(lease.spec):
+        config = _going_on_from(_draft(rt, parent, run / "inputs" / parent, check), config)
     _write_config(run, config)
     for stage in earlier:
         if stage.uri is not None:
@@ -78,17 +90,46 @@ def _bring(spec: JobSpec, folder: Path, settings: Settings, check: Check) -> dic
 
 
 def _target(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> Path:
+    if not folder.is_dir():
+        with _whole(folder) as arriving:
+            if ref.kind == "s3":
+                _fetch_prefix(ref.location, arriving, settings, check)
+            else:
+                _fetch_registered(ref, arriving, settings, check)
+    return folder
+
+
+def _draft(rt: Runtime, draft_id: str, folder: Path, check: Check) -> Path:
+    """A registered draft's files, each as its bundle's manifest says, and that as registered."""
     if folder.is_dir():
         return folder
-    arriving = folder.with_name("target.arriving")
+    with rt.db.read() as session:
+        draft = get_draft(session, draft_id)
+    manifest = rt.store.get_bytes(f"{draft.uri}/{MANIFEST}")
+    if hashlib.sha256(manifest).hexdigest() != draft.manifest_sha256:
+        raise ChecksumMismatch(f"the manifest of draft {draft.id} is not the registered one")
+    with _whole(folder) as arriving:
+        for name, entry in json.loads(manifest)["files"].items():
+            if name.startswith("draft/"):
+                path = arriving / inside(name.removeprefix("draft/"))
+                rt.store.get_file(f"{draft.uri}/{name}", path, entry["sha256"], check)
+    return folder
+
+
+def _going_on_from(draft: Path, config: RunConfig) -> RunConfig:
+    train = config.recipe.train.model_copy(update={"start_from": str(draft)})
+    recipe = config.recipe.model_copy(update={"train": train})
+    return config.model_copy(update={"recipe": recipe})
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` when the block ends well."""
+    arriving = folder.with_name(f"{folder.name}.arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
-    if ref.kind == "s3":
-        _fetch_prefix(ref.location, arriving, settings, check)
-    else:
-        _fetch_registered(ref, arriving, settings, check)
+    yield arriving
     arriving.rename(folder)
-    return folder
 
 
 def _fetch_registered(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> None:

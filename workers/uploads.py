@@ -64,7 +64,7 @@ def download_outputs(
     if not _same(folder / MANIFEST, manifest["outputs_digest"]):
         shutil.rmtree(folder, ignore_errors=True)
     for name, entry in manifest["outputs"].items() if files else ():
-        path = folder / _inside(name)
+        path = folder / inside(name)
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             store.get_file(f"{prefix}/{name}", path, entry["sha256"], check)
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def download_checkpoint(
 ) -> bool:
     """Bring a stored checkpoint back, unless the run directory has it. Returns whether it did; one
     that the store has lost costs its steps, not the job."""
-    folder = run / _inside(checkpoint["path"])
+    folder = run / inside(checkpoint["path"])
     uri = checkpoint.get("uri")
     if uri is None or folder.is_dir():
         return False
@@ -91,9 +91,9 @@ def download_checkpoint(
     coming = folder.with_name(folder.name + ".arriving")
     shutil.rmtree(coming, ignore_errors=True)
     for name, sha256 in listing["files"].items():
-        store.get_file(f"{uri}/{name}", coming / _inside(name), sha256, check)
+        store.get_file(f"{uri}/{name}", coming / inside(name), sha256, check)
     for name, sha256 in listing["best"].items():
-        best = folder.parent / "best" / _inside(name)
+        best = folder.parent / "best" / inside(name)
         store.get_file(f"{uri}/best/{name}", best, sha256, check)
     coming.rename(folder)
     return True
@@ -201,7 +201,8 @@ def _same(manifest: Path, outputs_digest: str) -> bool:
     )
 
 
-def _inside(name: str) -> str:
+def inside(name: str) -> str:
+    """A file's name in a folder; raises `Invalid` when it leads out of it."""
     if name.startswith("/") or ".." in name.split("/"):
         raise Invalid(f"{name!r} leaves the run directory")
     return name

@@ -39,7 +39,8 @@ def pull(
         str,
         typer.Argument(
             metavar="DRAFT[@alias]",
-            help="A draft's id, a target or a model name; the champion unless an alias is given.",
+            help="A draft's id, its job's id, a target or a model name; the champion unless an "
+            "alias is given.",
         ),
     ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")],
@@ -60,11 +61,11 @@ def pull(
 
 
 def _find(client: Client, text: str) -> DraftView:
-    if text.startswith("dft_"):
-        draft_id, _, alias = text.partition("@")
-        draft = client.draft(draft_id)
+    if text.startswith(("dft_", "job_")):
+        named, _, alias = text.partition("@")
+        draft = client.draft(named)
         if alias and draft.alias != alias:
-            raise Fail(f"{draft_id} is {draft.alias}, not {alias}", code=Exit.BAD_INPUT)
+            raise Fail(f"{draft.id} is {draft.alias}, not {alias}", code=Exit.BAD_INPUT)
         return draft
     # A target may hold an @ of its own (org/name@revision): only a known alias is one.
     head, _, tail = text.rpartition("@")

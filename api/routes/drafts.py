@@ -12,7 +12,7 @@ from api.problems import responses
 from api.schemas import DraftFiles, DraftPage, DraftView
 from api.state import StateDep
 from api.views import draft_view
-from jobs import service
+from jobs import drafts, service
 from jobs.errors import NotFound
 from jobs.models import Alias
 
@@ -22,7 +22,8 @@ DraftRef = Annotated[
     str,
     Path(
         max_length=300,
-        description="A draft's id, or a registered name, whose champion (else newest) is meant.",
+        description="A draft's id or its job's, or a registered name, whose champion (else newest) "
+        "is meant.",
         examples=["dft_01kb8m2v9x3tq7c5", "eagle3--demo@champion"],
     ),
 ]
@@ -66,7 +67,7 @@ def list_drafts(
 @router.get("/{ref}", operation_id="getDraft", summary="A draft", responses=responses(404))
 def get_draft(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftView:
     with state.db.read() as session:
-        return draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
+        return draft_view(drafts.get_draft(session, ref, owner=caller.sees), state.store)
 
 
 @router.get(
@@ -77,7 +78,7 @@ def get_draft(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftView:
 )
 def list_draft_files(ref: DraftRef, state: StateDep, caller: DraftsRead) -> DraftFiles:
     with state.db.read() as session:
-        draft = draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
+        draft = draft_view(drafts.get_draft(session, ref, owner=caller.sees), state.store)
     return DraftFiles(draft_id=draft.id, data=draft_files(state.store, draft))
 
 
@@ -101,7 +102,7 @@ def get_draft_file(
     caller: DraftsRead,
 ) -> Response:
     with state.db.read() as session:
-        draft = draft_view(service.get_draft(session, ref, owner=caller.sees), state.store)
+        draft = draft_view(drafts.get_draft(session, ref, owner=caller.sees), state.store)
     file = next((f for f in draft_files(state.store, draft) if f.path == path), None)
     if file is None:
         raise NotFound(f"draft {draft.id} has no file {path!r}; GET /v1/drafts/{draft.id}/files")

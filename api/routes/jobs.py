@@ -19,6 +19,7 @@ from eagle3.plan import hardware
 from jobs import service
 from jobs.errors import NotFound
 from jobs.ids import utcnow
+from jobs.lineage import check_sizes, find_parent, parent_of, with_parent
 from jobs.spec import JobSpec, check_allowed
 from jobs.states import JobStatus
 
@@ -82,6 +83,7 @@ def submit_job(
             settings=state.settings,
             now=utcnow(),
             owner=caller.owner,
+            sees=caller.sees,
             idempotency_key=idempotency_key,
         )
         job = job_view(service.get_job(session, submission.job.id))
@@ -109,10 +111,15 @@ def validate_job(
     settings = state.settings
     check_allowed(spec, settings)
     with state.db.read() as session:
+        parent = find_parent(session, spec, caller.sees) if parent_of(spec) else None
         known = earlier(session, spec, caller.sees)
     devices = hardware(where.gpu or "cpu", where.gpus)
     price = settings.price_per_hour if where.price is None else where.price
     found = estimate_job(spec, known, hub_of(settings), devices, price)
+    if parent is not None:
+        spec = with_parent(spec, parent)
+        with state.db.read() as session:
+            found.unknown += check_sizes(session, parent, found.shape)
     if where.gpu is None and settings.mode == "full":
         found.unknown.append(
             f"the workers' hardware: hours are those of {devices}; name it with ?gpu= and ?gpus="

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from eagle3.config.reference import PromptRef, Strict
 
@@ -176,6 +177,7 @@ class ExtractConfig(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+DRAFT = re.compile(r"/[^\x00]*|draft:[A-Za-z0-9][\w.-]{0,255}(@(champion|candidate))?")
 
 
 class TrainConfig(Strict):
@@ -199,9 +201,10 @@ class TrainConfig(Strict):
     head: Literal["random", "target", "target_rescaled"] = "target_rescaled"
     """The draft's LM head at the start: random, the target's rows, or these behind a norm that is
     turned down to 0.3."""
-    start_from: Annotated[str, Field(pattern=r"^/[^\x00]*$")] | None = None
-    """A directory with a draft of this target in the official layout, to go on from; its draft
-    vocabulary and sizes are kept, so the three fields above have no say."""
+    start_from: Annotated[str, Field(max_length=1024)] | None = None
+    """A draft to go on from: a directory in the official layout, or in a service a registered one,
+    `draft:ID` or `draft:NAME[@alias]`. Its draft vocabulary and sizes are kept, so the three fields
+    above have no say."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate of AdamW."""
     betas: tuple[Share, Share] = (0.9, 0.95)
@@ -250,6 +253,15 @@ class TrainConfig(Strict):
 
 HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints"})
 """Fields of `TrainConfig` that decide nothing about the draft."""
+    @field_validator("start_from")
+    @classmethod
+    def _names_a_draft(cls, named: str | None) -> str | None:
+        if named is not None and not DRAFT.fullmatch(named):
+            raise ValueError(
+                f"{named!r} names no draft; expected /abs/dir, draft:ID, draft:NAME, "
+                "draft:NAME@champion or draft:NAME@candidate"
+            )
+        return named
 
 
 class BenchmarkConfig(Strict):

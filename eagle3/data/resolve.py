@@ -23,6 +23,7 @@ from eagle3.data.room import check_room
 from eagle3.errors import BadInput
 from eagle3.fit import context_length
 from eagle3.run import Context, write_json
+from eagle3.train.warm import check_draft
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def resolve(ctx: Context) -> None:
     facts |= describe(folder, model, tokenizer, layers)
     identity = located.identity or f"{config.target}@sha256:{facts['weights_sha256'][:12]}"
     facts["resolved"] = identity
+    if (start := config.recipe.train.start_from) is not None:
+        check_draft(Path(start), text.hidden_size, text.vocab_size, text.num_hidden_layers, layers)
     if prompts is not None:
         check_room(ctx.run, config, folder, facts, prompts, ctx.progress.warning)
     if _known(ctx.out) != facts:

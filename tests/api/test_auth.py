@@ -57,6 +57,18 @@ def test_jobs_of_others_do_not_exist(full_web: TestClient) -> None:
     assert owner.startswith("key_")
 
 
+def test_drafts_of_others_are_nothing_to_go_on_from(full_web: TestClient) -> None:
+    _, mine = _key(full_web, "jobs:write")
+    _, theirs = _key(full_web, "jobs:write")
+    job = full_web.post("/v1/jobs", json=QUICK, headers=mine).json()["id"]
+    body = {**QUICK, "overrides": {"train": {"start_from": f"draft:{job}"}}}
+    for route in ("/v1/jobs", "/v1/jobs:validate"):
+        for headers, detail in ((mine, "is queued and has registered no"), (theirs, "no draft '")):
+            problem = problem_of(full_web.post(route, json=body, headers=headers), 422)
+            assert problem["errors"][0]["pointer"] == "#/overrides/train/start_from"
+            assert detail in problem["errors"][0]["detail"]
+
+
 def test_idempotency_keys_are_per_owner(full_web: TestClient) -> None:
     _, one = _key(full_web, "jobs:write")
     _, two = _key(full_web, "jobs:write")

@@ -103,6 +103,30 @@ def test_sizes_of_an_earlier_job_stand_in_for_a_config(
     assert plan["target"]["parameters"] == 134_515_008
 
 
+def test_a_draft_to_go_on_from_is_named_and_compared(
+    web: TestClient, state: State, succeeded: str, tmp_path: Path
+) -> None:
+    body = {**QUICK, "overrides": {"train": {"start_from": "draft:eagle3--demo@champion"}}}
+    found = validated(web, body)
+    assert found["recipe"]["train"]["start_from"] == "draft:dft_01test"
+    assert found["unknown"] == [
+        "whether draft dft_01test fits the target: the stage resolve finds out"
+    ]
+    with state.db.write() as session:
+        resolve = service.get_job(session, succeeded).stages[0]
+        resolve.summary = {"hidden_size": 576, "vocab_size": 49152}
+    assert validated(web, body)["unknown"] == []
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    other = web.post("/v1/jobs:validate", json={**body, "target": f"file://{tmp_path}"})
+    assert problem_of(other, 422)["errors"] == [
+        {
+            "pointer": "#/overrides/train/start_from",
+            "detail": "draft dft_01test was made for demo@sha256:abc: hidden size 576 where this "
+            "target has 64, vocabulary 49152 where this target has 1000",
+        }
+    ]
+
+
 @pytest.mark.parametrize("query", ["gpu=abacus", "gpus=0", "price=-1", "gup=h100", "price=nan"])
 def test_hardware_that_does_not_exist_is_refused(web: TestClient, query: str) -> None:
     found = problem_of(web.post(f"/v1/jobs:validate?{query}", json=QUICK), 422)

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from jobs import service
 from jobs.db import Database
-from jobs.drafts import add_draft
+from jobs.drafts import add_draft, get_draft
 from jobs.errors import IdempotencyMismatch, InvalidSpec, NotFound, QuotaExceeded
 from jobs.ids import new_id
 from jobs.models import Alias, Draft, Job, Stage
@@ -108,13 +108,13 @@ class TestDrafts:
         with db.read() as s:
             drafts = service.list_drafts(s).items
             assert [d.alias for d in drafts] == [Alias.CANDIDATE, Alias.CHAMPION, Alias.CANDIDATE]
-            assert service.get_draft(s, "m") is drafts[1]
-            assert service.get_draft(s, "m@candidate") is drafts[0]
-            assert service.get_draft(s, drafts[2].id) is drafts[2]
+            assert get_draft(s, "m") is drafts[1]
+            assert get_draft(s, "m@candidate") is drafts[0]
+            assert get_draft(s, drafts[2].id) is drafts[2]
             assert service.list_drafts(s, base_model="org/m", revision="abc").items == drafts
             assert service.list_drafts(s, base_model="org/other").items == []
             with pytest.raises(NotFound):
-                service.get_draft(s, "nothing")
+                get_draft(s, "nothing")
 
     def test_a_job_has_one_draft(self, submit: Any, db: Database, clock: Clock) -> None:
         job_id = submit().job.id

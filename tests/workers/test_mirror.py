@@ -30,6 +30,7 @@ class Recorder:
         self.points: list[Point] = []
         self.ended: list[str] = []
         self.files: list[str] = []
+        self.runs: dict[str, dict[str, Any]] = {}
         self.versions: dict[str, dict[str, Any]] = {}
         self.aliases: dict[str, str] = {}
 
@@ -38,6 +39,7 @@ class Recorder:
     ) -> str:
         self._answer()
         assert params["train.ttt_steps"] == 3
+        self.runs[job_id] = {"params": params, "tags": tags}
         return f"run-{job_id}"
 
     def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
@@ -110,6 +112,22 @@ def test_a_job_and_its_draft_are_copied_once(world: tuple[Runtime, Recorder, Mir
     assert recorder.aliases == expected
     assert isinstance(rt.store, DirectoryStore)
     assert mirror.round() == 0
+
+
+def test_what_a_draft_goes_on_from_is_told(world: tuple[Runtime, Recorder, Mirror]) -> None:
+    rt, recorder, mirror = world
+    first = submit(rt)
+    drain(rt)
+    second = submit(rt, overrides={"train": {"start_from": "draft:eagle3--demo@champion"}})
+    drain(rt)
+    mirror.round()
+    result = job_of(rt, first).result
+    assert result is not None
+    parent = result["draft_id"]
+    assert "parent_draft" not in recorder.versions[first]["tags"]
+    assert recorder.versions[second]["tags"]["parent_draft"] == parent
+    assert recorder.runs[second]["tags"]["parent_draft"] == parent
+    assert recorder.runs[second]["params"]["train.start_from"] == f"draft:{parent}"
 
 
 def register(rt: Runtime, *, champion: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from jobs import leases, service
+from jobs.drafts import get_draft
 from jobs.ids import utcnow
 from jobs.models import Alias
 from jobs.states import JobStatus, StageStatus
@@ -49,7 +50,7 @@ def test_a_job_from_submission_to_champion(make_runtime: MakeRuntime) -> None:
     assert job.result["alias"] == "champion"
     assert job.result["gates"]["passed"]
     with rt.db.read() as session:
-        draft = service.get_draft(session, "eagle3--demo@champion")
+        draft = get_draft(session, "eagle3--demo@champion")
     assert draft.alias == Alias.CHAMPION
     manifest = json.loads(rt.store.get_bytes(f"{draft.uri}/manifest.json"))
     assert {"draft/model.safetensors", "serving.json", "report.html", "certificate.json"} <= set(
@@ -78,6 +79,47 @@ def test_a_gate_that_is_missed_leaves_a_candidate(make_runtime: MakeRuntime) -> 
     assert job.result is not None
     assert job.result["alias"] == "candidate"
     assert not job.result["gates"]["passed"]
+
+
+def test_a_job_goes_on_from_a_registered_draft(make_runtime: MakeRuntime) -> None:
+    rt = make_runtime()
+    first = submit(rt)
+    drain(rt)
+    with rt.db.read() as session:
+        parent = get_draft(session, first)
+    second = submit(rt, overrides={"train": {"start_from": f"draft:{first}"}})
+    drain(rt)
+    job = job_of(rt, second)
+    assert job.status == JobStatus.SUCCEEDED
+    folder = rt.settings.runs_dir / second / "inputs" / parent.id
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {
+        "config.json": "{}", "model.safetensors": "weights",
+    }  # fmt: skip
+    config = json.loads((rt.settings.runs_dir / second / "config.json").read_text())
+    assert config["recipe"]["train"]["start_from"] == str(folder)
+    with rt.db.read() as session:
+        draft = get_draft(session, second)
+    manifest = json.loads(rt.store.get_bytes(f"{draft.uri}/manifest.json"))
+    assert manifest["parent_draft"] == parent.id
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "draft/model.safetensors"])
+def test_a_draft_that_is_not_as_registered_is_not_gone_on_from(
+    make_runtime: MakeRuntime, file: str
+) -> None:
+    rt = make_runtime(max_attempts=1)
+    first = submit(rt)
+    drain(rt)
+    with rt.db.read() as session:
+        parent = get_draft(session, first)
+    stored = rt.store.get_bytes(f"{parent.uri}/{file}")
+    rt.store.put_bytes(f"{parent.uri}/{file}", stored.replace(b"weights", b"_eights"))
+    second = submit(rt, overrides={"train": {"start_from": f"draft:{first}"}})
+    drain(rt)
+    error = job_of(rt, second).error
+    assert error is not None
+    assert "ChecksumMismatch" in error["message"]
+    assert not (rt.settings.runs_dir / second / "inputs" / parent.id).exists()
 
 
 def test_a_draft_that_changes_tokens_is_not_registered(make_runtime: MakeRuntime) -> None:

@@ -95,6 +95,20 @@ class TestResolve:
         with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
             make_run(source=tmp_path / "none.jsonl").run("resolve")
 
+    def test_a_draft_to_go_on_from_is_compared_here_already(self, make_run, tmp_path):
+        sizes = {
+            "hidden_size": 32, "vocab_size": VOCAB, "intermediate_size": 8, "hidden_act": "silu",
+            "num_attention_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+            "rope_scaling": None, "max_position_embeddings": 64, "draft_vocab_size": 32,
+            "num_target_layers": 7,
+        }  # fmt: skip
+        (tmp_path / "config.json").write_text(json.dumps(sizes))
+        with pytest.raises(BadInput, match="hidden size 32 where this target"):
+            make_run(train={"start_from": str(tmp_path)}).run("resolve")
+        with pytest.raises(BadInput, match="draft:m@champion is a registered draft") as e:
+            make_run(train={"start_from": "draft:m@champion"}).run("resolve")
+        assert "updraft pull" in e.value.hint
+
     def test_a_disk_too_small_for_the_plan(self, make_run, monkeypatch):
         usage = namedtuple("usage", "total used free")
         monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage(1, 1, 1000))

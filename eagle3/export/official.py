@@ -126,9 +126,12 @@ def read_config(folder: Path, num_target_layers: int | None = None) -> DraftConf
 def save(draft: Draft, folder: Path, num_target_layers: int, dtype: torch.dtype) -> None:
     """Write the two files; floating tensors in `dtype`."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Not `state_dict()`, which would spread a draft again that was gathered to be saved.
+    named = dict(draft.named_parameters()) | dict(draft.named_buffers())
     tensors = {
         name: (t.to(dtype) if t.is_floating_point() else t).detach().cpu().contiguous()
-        for name, t in draft.state_dict().items()
+        for name, t in named.items()
+        if name in tensor_shapes(draft.config)
     }
     check_tensors({n: tuple(t.shape) for n, t in tensors.items()}, draft.config, folder)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

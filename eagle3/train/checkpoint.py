@@ -22,9 +22,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from eagle3.config.sections import HOUSEKEEPING
 from eagle3.draft import Draft
 from eagle3.errors import BadInput
 from eagle3.export import official
+from eagle3.run import Context, read_manifest
+from eagle3.train.sharded import load_moments, load_weights
+from eagle3.train.warm import draft_content
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -36,7 +40,7 @@ def save_checkpoint(
     work: Path,
     draft: Draft,
     num_target_layers: int,
-    optimizer: torch.optim.Optimizer,
+    moments: dict[str, torch.Tensor],
     state: dict[str, Any],
     keep: int = 1,
 ) -> Path:
@@ -44,17 +48,16 @@ def save_checkpoint(
 
     It is written and synced under another name, then renamed: a full disk or a kill leaves the
     earlier ones as they were.
+
+    Args:
+        draft: whole, like the moments (`eagle3.train.sharded`): a training goes on from it with
+            any number of processes.
     """
     final = work / f"checkpoint-{state['step']:06d}"
     writing = work / WRITING
     shutil.rmtree(writing, ignore_errors=True)
     try:
         official.save(draft, writing, num_target_layers, torch.float32)
-        moments = {
-            f"{index}.{name}": value.detach().cpu().contiguous()
-            for index, slot in optimizer.state_dict()["state"].items()
-            for name, value in slot.items()
-        }
         save_file(moments | _random_states(), writing / OPTIMIZER)
         (writing / STATE).write_text(json.dumps(state))
         if (work / "best").is_dir():
@@ -95,17 +98,25 @@ def load_checkpoint(
     """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
     _same_recipe(folder, state.get("recipe", {}), json.loads(json.dumps(recipe)))
-    draft.load_state_dict(load_file(folder / official.WEIGHTS), strict=True)
-    slots: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in load_file(folder / OPTIMIZER).items():
-        index, name = key.split(".", 1)
-        if index == "rng":
-            _restore_random(name, value)
-        else:
-            slots.setdefault(int(index), {})[name] = value
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": slots, "param_groups": groups})
+    load_weights(draft, load_file(folder / official.WEIGHTS))
+    found = load_file(folder / OPTIMIZER)
+    for key in [key for key in found if key.startswith("rng.")]:
+        _restore_random(key.removeprefix("rng."), found.pop(key))
+    load_moments(optimizer, found)
     return state
+
+
+def deciding(ctx: Context) -> dict[str, Any]:
+    """What decides the result, by dotted name: a checkpoint goes on only where all of it agrees."""
+    recipe = ctx.config.recipe
+    section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
+    if recipe.train.start_from is not None:
+        section["start_from"] = draft_content(Path(recipe.train.start_from))
+    return flat({"train": section}) | {
+        "seed": recipe.seed,
+        "benchmark.depth": recipe.benchmark.depth,
+        "features": read_manifest(ctx.inputs["extract"])["outputs_digest"],
+    }
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

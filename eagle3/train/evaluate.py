@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from eagle3 import vocab
 from eagle3.bench.metrics import acceptance_length, acceptance_rates
+from eagle3.config import TrainConfig
 from eagle3.data.coverage import mass_inside
 from eagle3.data.features import Sample
 from eagle3.draft import Draft
@@ -49,6 +51,53 @@ class Acceptance:
     @property
     def by_position(self) -> list[float]:
         return acceptance_rates(self.accepted, self.reached)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What held-out answers say of a draft."""
+
+    rounds: Acceptance
+    """Of the benchmark's depth: these decide which draft is kept."""
+    deep: Acceptance
+    """Of rounds as deep as training unrolls."""
+    loss: float
+
+    @classmethod
+    def of(
+        cls,
+        draft: Draft,
+        teacher: Teacher,
+        samples: Sequence[Sample],
+        config: TrainConfig,
+        depth: int,
+    ) -> Evaluation:
+        rounds, deep = acceptances(draft, samples, (depth, config.ttt_steps))
+        loss = held_out_loss(
+            draft,
+            teacher,
+            [sample.first(config.max_length) for sample in samples],
+            config.ttt_steps,
+            config.step_decay,
+            config.loss,
+            config.loss_per,
+        )
+        return cls(rounds, deep, loss)
+
+    def metrics(self) -> dict[str, float]:
+        rates = {f"eval/acceptance_{n}": rate for n, rate in enumerate(self.rounds.by_position)}
+        alphas = {f"eval/n_alpha_{n}": rate for n, rate in enumerate(self.deep.by_position)}
+        length = self.rounds.length
+        return {"eval/acceptance_length": length, "eval/loss": self.loss, **rates, **alphas}
+
+    def record(self, step: int) -> dict[str, Any]:
+        """What is kept of the best one."""
+        return {
+            "step": step,
+            "acceptance_length": self.rounds.length,
+            "acceptance_by_position": self.rounds.by_position,
+            "n_alpha": self.deep.by_position,
+        }
 
 
 def chain_acceptance(draft: Draft, samples: Iterable[Sample], depth: int) -> Acceptance:

@@ -6,56 +6,51 @@ import json
 import math
 import shutil
 import time
+from contextlib import ExitStack, closing
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from eagle3.config import TrainConfig
-from eagle3.config.sections import HOUSEKEEPING
 from eagle3.data.features import Sample, SampleRef
 from eagle3.data.local import capture_layers, default_device, target_dir
 from eagle3.data.source import open_source
-from eagle3.errors import BadInput
 from eagle3.export import official
 from eagle3.process import processes, rank
-from eagle3.run import Context, read_manifest
+from eagle3.run import Context
 from eagle3.target import Target
 from eagle3.train import parallel
 from eagle3.train.batch import Batch, pack, plan_batches
 from eagle3.train.build import new_draft
 from eagle3.train.checkpoint import (
-    flat,
+    deciding,
     latest_checkpoint,
     load_checkpoint,
     restore_best,
     save_best,
     save_checkpoint,
 )
-from eagle3.train.evaluate import acceptances, coverage, held_out_loss
+from eagle3.train.evaluate import Evaluation, coverage
 from eagle3.train.guard import Guard, non_finite
 from eagle3.train.labels import Teacher
 from eagle3.train.objective import Objective, Supervised, score, weights
 from eagle3.train.precision import Precision, choose_precision, computing_in
 from eagle3.train.samples import choose
 from eagle3.train.schedule import learning_rate
-from eagle3.train.warm import draft_content
+from eagle3.train.sharded import add_gradients, clip, moments, spread, whole
 
 
 def train(ctx: Context) -> None:
     """Train on `extract`'s features; writes `draft/` and `history.jsonl`."""
-    trainer = Trainer(ctx)
-    try:
-        trainer.run()
-    finally:
-        trainer.source.close()
+    with ExitStack() as opened:
+        Trainer(ctx, opened).run()
 
 
 class Trainer:
     """State of one training: what a checkpoint holds, and what can be rebuilt from the inputs."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, opened: ExitStack) -> None:
         self.ctx = ctx
         self.config: TrainConfig = ctx.config.recipe.train
         self.leads = rank() == 0
@@ -65,7 +60,7 @@ class Trainer:
         target = Target.load(
             target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
         )
-        self.source = open_source(ctx, target)
+        self.source = opened.enter_context(closing(open_source(ctx, target)))
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = target.softcap
@@ -80,9 +75,12 @@ class Trainer:
             ctx.config.recipe.seed,
         )
         self.steps = math.ceil(len(self.batches) / self.config.accumulate)
-        _enough_for_all(self.config.accumulate)
+        parallel.enough_for_all(self.config.accumulate)
+        if self.config.sharded and processes() > 1:
+            spread(self.draft)
+        self.kept = list(self.draft.parameters())
         self.optimizer = torch.optim.AdamW(
-            [p for p in self.draft.parameters() if p.requires_grad],
+            self.kept,
             lr=self.config.learning_rate,
             betas=self.config.betas,
             weight_decay=self.config.weight_decay,
@@ -96,7 +94,7 @@ class Trainer:
             "skipped": [],
             "precision": self._precision(target.device),
             "history": [],
-            "recipe": _recipe(ctx),
+            "recipe": deciding(ctx),
         }
 
     def _precision(self, device: torch.device) -> Precision:
@@ -123,7 +121,8 @@ class Trainer:
             state["step"] += 1
             state["seconds"] = before + time.monotonic() - started
             if state["step"] % self.config.eval_every == 0 or state["step"] == total:
-                metrics |= self._evaluate() if self.leads else {}
+                with whole(self.draft):
+                    metrics |= self._evaluate() if self.leads else {}
                 state["stale"] = parallel.from_first(state["stale"])
             if metrics:
                 state["history"].append({"step": state["step"], **metrics})
@@ -175,7 +174,7 @@ class Trainer:
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return self._skip(groups, f"the loss is {loss} and the gradient's norm is {norm}")
         self.optimizer.step()
-        return _step_metrics(result) | {"train/grad_norm": norm, "train/learning_rate": rate}
+        return result.metrics() | {"train/grad_norm": norm, "train/learning_rate": rate}
 
     def _skip(self, groups: list[list[Sample]], reason: str) -> dict[str, float]:
         """Leave the step out; the first process has a look at the samples of the others, too."""
@@ -202,45 +201,29 @@ class Trainer:
         steps = config.ttt_steps
         shares = weights(parts, steps, config.step_decay, config.loss_per, parallel.total)
         results = []
-        for batch, part, share in zip(batches, parts, shares, strict=True):
-            with computing_in(self.state["precision"], self.head_VH.device):
-                result = score(
-                    self.draft, self.teacher, batch, part, share, config.loss, config.recompute
-                )
-            torch.autograd.backward(result.loss)
-            results.append(result.detach())
-        parallel.add_gradients(self.draft.parameters())
-        norm = torch.nn.utils.clip_grad_norm_(self.draft.parameters(), config.grad_clip)
-        return Objective.total(results, steps, parallel.total), float(norm)
+        with whole(self.draft):
+            for batch, part, share in zip(batches, parts, shares, strict=True):
+                with computing_in(self.state["precision"], self.head_VH.device):
+                    result = score(
+                        self.draft, self.teacher, batch, part, share, config.loss, config.recompute
+                    )
+                torch.autograd.backward(result.loss)
+                results.append(result.detach())
+            add_gradients(self.draft.parameters(), self.kept)
+        norm = clip(self.kept, config.grad_clip)
+        return Objective.total(results, steps, parallel.total), norm
 
     def _evaluate(self) -> dict[str, float]:
         self.draft.eval()
-        config = self.config
         samples = [self.source.load(ref) for ref in self.samples.heldout]
-        found, deep = acceptances(self.draft, samples, (self.depth, config.ttt_steps))
-        loss = held_out_loss(
-            self.draft,
-            self.teacher,
-            [sample.first(config.max_length) for sample in samples],
-            config.ttt_steps,
-            config.step_decay,
-            config.loss,
-            config.loss_per,
-        )
+        found = Evaluation.of(self.draft, self.teacher, samples, self.config, self.depth)
         best = self.state["best"]
         self.state["stale"] += 1
-        if best is None or found.length > best["acceptance_length"]:
+        if best is None or found.rounds.length > best["acceptance_length"]:
             save_best(self.work, self.draft, self.num_target_layers)
             self.state["stale"] = 0
-            self.state["best"] = {
-                "step": self.state["step"],
-                "acceptance_length": found.length,
-                "acceptance_by_position": found.by_position,
-                "n_alpha": deep.by_position,
-            }
-        rates = {f"eval/acceptance_{n}": rate for n, rate in enumerate(found.by_position)}
-        alphas = {f"eval/n_alpha_{n}": rate for n, rate in enumerate(deep.by_position)}
-        return {"eval/acceptance_length": found.length, "eval/loss": loss, **rates, **alphas}
+            self.state["best"] = found.record(self.state["step"])
+        return found.metrics()
 
     def _stale(self) -> bool:
         """Whether patience has run out: so many evaluations in a row were no better."""
@@ -250,21 +233,27 @@ class Trainer:
     def _keep(self) -> None:
         """A checkpoint where one is due, and the end of this process where that was asked for."""
         step, stopping = self.state["step"], parallel.anywhere(self.ctx.stop.is_set())
-        if self.leads and (stopping or step % self.config.checkpoint_every == 0):
-            folder = save_checkpoint(
-                self.work,
-                self.draft,
-                self.num_target_layers,
-                self.optimizer,
-                self.state,
-                self.config.keep_checkpoints,
-            )
-            path = folder.relative_to(self.ctx.run).as_posix()
-            self.ctx.progress.emit("checkpoint", step=step, path=path)
+        if stopping or step % self.config.checkpoint_every == 0:
+            found = moments(self.optimizer)
+            with whole(self.draft):
+                if self.leads:
+                    self._save(found)
         if stopping:
             parallel.wait()  # who leaves first ends the others
             self.ctx.stop.set()
             self.ctx.check_stop(f"a checkpoint of step {step} of {self.steps} was kept")
+
+    def _save(self, found: dict[str, torch.Tensor]) -> None:
+        folder = save_checkpoint(
+            self.work,
+            self.draft,
+            self.num_target_layers,
+            found,
+            self.state,
+            self.config.keep_checkpoints,
+        )
+        path = folder.relative_to(self.ctx.run).as_posix()
+        self.ctx.progress.emit("checkpoint", step=self.state["step"], path=path)
 
     def _finish(self) -> None:
         """The best draft, the history and the summary."""
@@ -293,35 +282,3 @@ class Trainer:
             "train_tokens": state["tokens"],
             "tokens_per_s": round(state["tokens"] / max(1e-9, state["seconds"]), 1),
         }
-
-
-def _enough_for_all(accumulate: int) -> None:
-    """Raises BadInput where a process would never have a forward."""
-    if accumulate < processes():
-        raise BadInput(
-            f"{processes()} processes share the forwards of an optimiser step, and "
-            f"train.accumulate is {accumulate}",
-            f"set train.accumulate to {processes()}, or a multiple, and train.batch_tokens to as "
-            "much less, or start fewer processes",
-        )
-
-
-def _recipe(ctx: Context) -> dict[str, Any]:
-    """What decides the result, by dotted name: a checkpoint goes on only where all of it agrees."""
-    recipe = ctx.config.recipe
-    section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
-    if recipe.train.start_from is not None:
-        section["start_from"] = draft_content(Path(recipe.train.start_from))
-    return flat({"train": section}) | {
-        "seed": recipe.seed,
-        "benchmark.depth": recipe.benchmark.depth,
-        "features": read_manifest(ctx.inputs["extract"])["outputs_digest"],
-    }
-
-
-def _step_metrics(result: Objective) -> dict[str, float]:
-    hits = {
-        f"train/acc_step_{k}": h / max(1, n)
-        for k, (h, n) in enumerate(zip(result.hits, result.rows, strict=True))
-    }
-    return {"train/loss": float(result.loss), **hits}

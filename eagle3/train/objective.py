@@ -132,6 +132,14 @@ class Objective:
     def detach(self) -> Objective:
         return replace(self, loss=self.loss.detach())
 
+    def metrics(self) -> dict[str, float]:
+        """The loss, and the share of rows that each step got right."""
+        hits = {
+            f"train/acc_step_{k}": h / max(1, n)
+            for k, (h, n) in enumerate(zip(self.hits, self.rows, strict=True))
+        }
+        return {"train/loss": float(self.loss), **hits}
+
 
 def score(
     draft: Draft,

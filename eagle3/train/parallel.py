@@ -2,8 +2,8 @@
 
 An optimiser step's forwards (`train.accumulate` of them) are dealt out; gradients, row counts and
 metrics are added up. Every process thus makes the same update, and N of them the one that a single
-process would make, up to rounding. All hold the whole draft. Of one process, nothing here does
-anything.
+process would make, up to rounding. Each holds the whole draft, or its part (`sharded.py`). Of one
+process, nothing here does anything.
 
 Counts and decisions travel between CPUs (gloo), gradients where they are (NCCL between GPUs).
 """
@@ -11,16 +11,16 @@ Counts and decisions travel between CPUs (gloo), gradients where they are (NCCL 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from eagle3.errors import Stopped
+from eagle3.errors import BadInput, Stopped
 from eagle3.process import processes, rank
 
 Item = TypeVar("Item")
@@ -44,9 +44,15 @@ def together() -> Iterator[Callable[[], None]]:
     dist.destroy_process_group()
 
 
+_HERE = torch.zeros(1)
+"""It outlives the last exchange: gloo's thread, when it lets go of a tensor last, wants the
+interpreter, which may have ended by then."""
+
+
 def wait() -> None:
     """Until every process is here."""
-    total(torch.zeros(1))
+    if processes() > 1:
+        dist.all_reduce(_HERE)
 
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
@@ -79,12 +85,12 @@ def named_anywhere(names: Collection[str], known: Sequence[str]) -> list[str]:
     return [name for name, count in zip(known, counts.tolist(), strict=True) if count]
 
 
-def add_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Make every process's gradient the sum of all; one that had no forward adds nothing."""
-    if processes() == 1:
-        return
-    for parameter in parameters:
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            dist.all_reduce(parameter.grad)
+def enough_for_all(accumulate: int) -> None:
+    """Raises BadInput where a process would never have a forward."""
+    if accumulate < processes():
+        raise BadInput(
+            f"{processes()} processes share the forwards of an optimiser step, and "
+            f"train.accumulate is {accumulate}",
+            f"set train.accumulate to {processes()}, or a multiple, and train.batch_tokens to as "
+            "much less, or start fewer processes",
+        )

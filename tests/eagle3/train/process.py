@@ -1,6 +1,8 @@
 """One of several processes of a training, in which something happens: `RUN WHAT`.
 
+train   nothing
 term    the second process gets TERM in its fourth step
+step    the first process gets TERM in its first step
 nan     the features of sample 3 hold NaN
 """
 
@@ -26,6 +28,11 @@ def main(run: str, what: str) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, groups)
 
+    def terminated_at_once(self: Trainer, groups: list[list[Sample]]) -> dict[str, float]:
+        if rank() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, groups)
+
     def spoiled(self: FeatureStore, ref: SampleRef) -> Sample:
         sample = load(self, ref)
         nan = sample.features * float("nan")
@@ -33,7 +40,9 @@ def main(run: str, what: str) -> None:
 
     if what == "term":
         Trainer._step = terminated  # type: ignore[method-assign]
-    else:
+    elif what == "step":
+        Trainer._step = terminated_at_once  # type: ignore[method-assign]
+    elif what == "nan":
         FeatureStore.load = spoiled  # type: ignore[method-assign]
     cli.main(["train", run])
 

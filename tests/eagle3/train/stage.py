@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from eagle3.data.features import Sample
 from eagle3.run import Stage, current, read_config, run_stage, write_json
-from eagle3.train.loop import train
+from eagle3.train.loop import Trainer, train
 
 
 def stage(label: str) -> Stage:
@@ -33,3 +36,14 @@ def change_recipe(run: Path, **train_fields: Any) -> None:
     config = read_config(run).model_dump(mode="json")
     config["recipe"]["train"] |= train_fields
     write_json(run / "config.json", config)
+
+
+def before_step(act: Callable[[Trainer], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something happen at the beginning of every step."""
+    step = Trainer._step
+
+    def acting(self: Trainer, groups: list[list[Sample]]) -> dict[str, float]:
+        act(self)
+        return step(self, groups)
+
+    monkeypatch.setattr(Trainer, "_step", acting)

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,11 @@ import torch
 from safetensors.torch import save_file
 
 from eagle3 import cli
-from eagle3.data.features import Sample
 from eagle3.errors import BadInput, Stopped
 from eagle3.run import current
 from eagle3.train import checkpoint
 from eagle3.train.checkpoint import checkpoints, flat, latest_checkpoint
-from eagle3.train.loop import Trainer
-from tests.eagle3.train.stage import change_recipe, run_train, weights
+from tests.eagle3.train.stage import before_step, change_recipe, run_train, weights
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +31,6 @@ def same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> b
     return found.keys() == expected.keys() and all(
         torch.equal(found[name], expected[name]) for name in expected
     )
-
-
-def before_step(act: Callable[[Trainer], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Trainer._step
-
-    def acting(self: Trainer, groups: list[list[Sample]]) -> dict[str, float]:
-        act(self)
-        return step(self, groups)
-
-    monkeypatch.setattr(Trainer, "_step", acting)
 
 
 def work_of(run: Path) -> Path:

@@ -70,7 +70,7 @@ def test_it_stops_when_nothing_improves(extracted: Path, monkeypatch: pytest.Mon
     def measured(*_: object) -> list[Acceptance]:
         return [Acceptance(3, rounds=10, emitted=next(lengths)), Acceptance(3)]
 
-    monkeypatch.setattr("eagle3.train.loop.acceptances", measured)
+    monkeypatch.setattr("eagle3.train.evaluate.acceptances", measured)
     change_recipe(extracted, patience=2)
     summary, printed = run_train(extracted, "patience")
     change_recipe(extracted, patience=None)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from eagle3 import cli
 from eagle3.errors import BadInput
 from eagle3.run import current, read_manifest, run_stage
-from eagle3.train.loop import _enough_for_all
-from eagle3.train.parallel import share
-from tests.eagle3.train.stage import change_recipe, stage
+from eagle3.train.parallel import enough_for_all, share
+from tests.eagle3.train.stage import before_step, change_recipe, stage, weights
 
 PROCESSES = 2
 
@@ -83,8 +83,17 @@ def assert_same_curve(found: list[dict[str, Any]], expected: list[dict[str, Any]
                 assert here[name] == pytest.approx(there[name], rel=1e-5), (there["step"], name)
 
 
+def assert_same_draft(run: Path, expected: Path) -> None:
+    found, there = weights(run), weights(expected)
+    assert found.keys() == there.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, there[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
 @pytest.mark.slow
-def test_the_same_curve_under_torchrun(alone: Path, untrained: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_the_same_curve_under_torchrun(alone: Path, untrained: Path, sharded: bool) -> None:
+    change_recipe(untrained, sharded=sharded)
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     done = subprocess.run(
         [*launcher, f"--nproc-per-node={PROCESSES}", "-m", "eagle3.cli", "train", str(untrained)],
@@ -94,6 +103,7 @@ def test_the_same_curve_under_torchrun(alone: Path, untrained: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert_same_curve(history(untrained), history(alone))
+    assert_same_draft(untrained, alone)
     summary, there = (read_manifest(current(x, "train"))["summary"] for x in (untrained, alone))
     assert (summary["processes"], there["processes"]) == (PROCESSES, 1)
     assert summary["train_tokens"] == there["train_tokens"]
@@ -103,17 +113,60 @@ def test_the_same_curve_under_torchrun(alone: Path, untrained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_term_stops_all_and_one_process_goes_on(alone: Path, untrained: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_term_stops_all_and_one_process_goes_on(
+    alone: Path, untrained: Path, sharded: bool
+) -> None:
+    change_recipe(untrained, sharded=sharded)
     codes, outputs = processes(untrained, "term")
     assert codes == [75] * PROCESSES, outputs
     assert "a checkpoint of step 4 of 30 was kept" in outputs[0]
+    change_recipe(untrained, sharded=False)
     cli_train(untrained)
     assert "from the checkpoint of step 4" in (untrained / "logs" / "train.jsonl").read_text()
     assert_same_curve(history(untrained), history(alone))
+    assert_same_draft(untrained, alone)
 
 
 @pytest.mark.slow
-def test_nan_that_one_process_meets_is_left_out_by_all(untrained: Path) -> None:
+def test_one_process_stops_and_spread_ones_go_on(
+    alone: Path, untrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        before_step(lambda t: t.ctx.stop.set() if t.state["step"] == 9 else None, patch)
+        with pytest.raises(SystemExit) as e:
+            cli.main(["train", str(untrained)])
+        assert e.value.code == 75
+    change_recipe(untrained, sharded=True)
+    codes, outputs = processes(untrained, "train")
+    assert codes == [0] * PROCESSES, outputs
+    assert "from the checkpoint of step 10" in outputs[0]
+    assert_same_curve(history(untrained), history(alone))
+    assert_same_draft(untrained, alone)
+
+
+@pytest.mark.slow
+def test_spread_ones_stopped_after_every_step(alone: Path, untrained: Path) -> None:
+    """All is kept of spread weights and moments: the bits are those of a training in one go."""
+    change_recipe(untrained, sharded=True, epochs=0.4, eval_every=2)
+    whole = untrained.with_name("whole")
+    shutil.copytree(untrained, whole)
+    assert processes(whole, "train")[0] == [0] * PROCESSES
+    assert len(history(whole)) == 3
+    for step in (1, 2):
+        codes, outputs = processes(untrained, "step")
+        assert codes == [75] * PROCESSES, outputs
+        assert f"a checkpoint of step {step} " in outputs[0]
+    assert processes(untrained, "step")[0] == [0] * PROCESSES
+    found, there = weights(untrained), weights(whole)
+    assert all(torch.equal(value, there[name]) for name, value in found.items())
+    assert history(untrained) == history(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_nan_that_one_process_meets_is_left_out_by_all(untrained: Path, sharded: bool) -> None:
+    change_recipe(untrained, sharded=sharded)
     codes, outputs = processes(untrained, "nan")
     assert codes == [0] * PROCESSES, outputs
     summary = read_manifest(current(untrained, "train"))["summary"]
@@ -143,5 +196,5 @@ def test_what_several_processes_cannot_do(extracted: Path, monkeypatch: pytest.M
     with pytest.raises(BadInput, match="was started in 2 processes and runs in one"):
         run_stage(replace(stage("x"), name="prepare"), extracted, io.StringIO())
     with pytest.raises(BadInput, match=r"2 processes share .* train.accumulate is 1"):
-        _enough_for_all(1)
-    _enough_for_all(2)
+        enough_for_all(1)
+    enough_for_all(2)

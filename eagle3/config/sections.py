@@ -234,9 +234,6 @@ class TrainConfig(Strict):
     recompute: bool = False
     """Keep no more of a draft step than its inputs, and make it again for its gradient: less memory
     for about a third more arithmetic in the decoder layer (gradient checkpointing)."""
-    sharded: bool = False
-    """Of several processes (`torchrun`), have each keep its part of the draft's weights, gradients
-    and moments (FSDP2), and not all of them: less memory for more traffic, the same draft."""
     max_length: Annotated[int, Field(ge=16)] = 2048
     """A longer sample is cut there, and counted."""
     eval_every: Annotated[int, Field(ge=1)] = 50
@@ -254,7 +251,7 @@ class TrainConfig(Strict):
     """Batches that NaN or infinity may cost before training fails; each is kept in `skipped/`."""
 
 
-HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints", "sharded"})
+HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints"})
 """Fields of `TrainConfig` that decide nothing about the draft."""
     @field_validator("start_from")
     @classmethod

@@ -234,6 +234,9 @@ class TrainConfig(Strict):
     recompute: bool = False
     """Keep no more of a draft step than its inputs, and make it again for its gradient: less memory
     for about a third more arithmetic in the decoder layer (gradient checkpointing)."""
+    sharded: bool = False
+    """Of several processes (`torchrun`), have each keep its part of the draft's weights, gradients
+    and moments (FSDP2), and not all of them: less memory for more traffic, the same draft."""
     max_length: Annotated[int, Field(ge=16)] = 2048
     """A longer sample is cut there, and counted."""
     eval_every: Annotated[int, Field(ge=1)] = 50
@@ -250,9 +253,6 @@ class TrainConfig(Strict):
     max_skipped: Annotated[int, Field(ge=0)] = 8
     """Batches that NaN or infinity may cost before training fails; each is kept in `skipped/`."""
 
-
-HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints"})
-"""Fields of `TrainConfig` that decide nothing about the draft."""
     @field_validator("start_from")
     @classmethod
     def _names_a_draft(cls, named: str | None) -> str | None:
@@ -262,6 +262,10 @@ HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints"})
                 "draft:NAME@champion or draft:NAME@candidate"
             )
         return named
+
+
+HOUSEKEEPING = frozenset({"checkpoint_every", "keep_checkpoints", "sharded"})
+"""Fields of `TrainConfig` that decide nothing about the draft."""
 
 
 class BenchmarkConfig(Strict):

@@ -31,6 +31,9 @@ from eagle3.plan import (
     workload,
 )
 
+MOST = 10**12
+"""Of any number that an option takes."""
+
 
 def register(commands: Any) -> None:
     """Add the command to an argparse collection of them."""
@@ -64,8 +67,9 @@ def run(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> Plan:
     for name in ("prompts", "prompt_tokens", "gpus", "price", "disk"):
         given = getattr(args, name)
-        if given is not None and given <= 0:
-            raise ValueError(f"--{name.replace('_', '-')} {given:g}: expected a positive number")
+        if given is not None and not 0 < given <= MOST:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} {given}: expected a positive number, {MOST:g} at most")
     recipe = load_recipe(args.recipe)
     if args.data is not None or args.prompts is None:
         recipe = recipe.with_prompts({} if args.data is None else {"source": args.data})

@@ -129,7 +129,7 @@ def make_plan(
         price_per_hour=price_per_hour,
         money=None if price_per_hour is None else hours * price_per_hour,
         based_on=based_on,
-        assumptions=_assumptions(machine, writer, recipe),
+        assumptions=_assumptions(machine, writer, recipe, work, disk_bytes),
     )
 
 
@@ -140,7 +140,7 @@ def _stages(
     group = min(writer.group(), count)
     devices = count // group * group if writer.served else group
     answer = recipe.regenerate.max_new_tokens
-    prompt = work.prompt_tokens / max(1, work.samples + work.heldout_prompts)
+    prompt = _prompt_length(recipe, work)
     rate = writer.write_rate(batch, prompt + answer / 2, group) * devices / group
     # Prompts are read first; shared beginnings are not taken into account.
     wrote = work.response_tokens / rate + writer.read_seconds(work.prompt_tokens, prompt) / devices
@@ -161,6 +161,12 @@ def _stages(
     return [cost for cost in found if cost.hours > 0]
 
 
+def _prompt_length(recipe: Recipe, work: Workload) -> float:
+    """Mean tokens of a prompt that the target answers."""
+    given = recipe.regenerate.mode == "given"
+    return work.prompt_tokens / max(1, work.heldout_prompts + (0 if given else work.samples))
+
+
 def _cost(name: str, tokens: int, seconds: float, devices: int) -> StageCost:
     rate = tokens / seconds if seconds > 0 else 0.0
     return StageCost(
@@ -175,7 +181,7 @@ def _regenerate_batch(machine: Machine, recipe: Recipe, work: Workload) -> int:
     count = min(machine.group(), machine.hardware.world)
     memory = ROOM * machine.hardware.device.memory * count
     room = memory - machine.target.parameters * machine.target_bytes
-    prompt = work.prompt_tokens / max(1, work.samples + work.heldout_prompts)
+    prompt = _prompt_length(recipe, work)
     one = machine.target.cache_bytes(machine.target_bytes) * (prompt + asked.max_new_tokens)
     fits = int(max(1, room // one))
     if fits >= wanted:
@@ -183,11 +189,13 @@ def _regenerate_batch(machine: Machine, recipe: Recipe, work: Workload) -> int:
     return 1 << (fits.bit_length() - 1)
 
 
-def _assumptions(machine: Machine, writer: Machine, recipe: Recipe) -> list[str]:
+def _assumptions(
+    machine: Machine, writer: Machine, recipe: Recipe, work: Workload, disk_bytes: int | None
+) -> list[str]:
     device, shares = machine.hardware.device, machine.shares
     formats = {2: "bfloat16", 4: "float32"}
     said = [
-        f"every answer is of {recipe.regenerate.max_new_tokens} tokens, the most it may have",
+        _lengths(recipe, work),
         f"{device.title}: {device.source}",
         f"shares of its peak: reading {shares.read:.0%}, training {shares.train:.0%} of FLOP/s, "
         f"writing {writer.shares.decode:.0%} of FLOP/s or {writer.shares.bandwidth:.0%} of "
@@ -196,6 +204,8 @@ def _assumptions(machine: Machine, writer: Machine, recipe: Recipe) -> list[str]
         "proof in float32",
         "fetching the target and loading it are not counted",
     ]
+    if disk_bytes is None:
+        said.append("the disk has room for what a mode stores: how much is free is not known")
     if machine.hardware.world > 1:
         said.append("processes share the work evenly; exchanging gradients is not counted")
     if writer.served:
@@ -206,3 +216,12 @@ def _assumptions(machine: Machine, writer: Machine, recipe: Recipe) -> list[str]
     if (group := writer.group()) > 1:
         said.append(f"a copy of the target takes {group} devices to write answers")
     return said
+
+
+def _lengths(recipe: Recipe, work: Workload) -> str:
+    if recipe.regenerate.mode == "given":
+        return f"every sample is of {work.sample_tokens:,} tokens, the most that training takes"
+    return (
+        f"every prompt is of {_prompt_length(recipe, work):,.0f} tokens and asks one question; "
+        f"every answer is of {recipe.regenerate.max_new_tokens:,} tokens, the most it may have"
+    )

@@ -57,6 +57,9 @@ class Count:
     """Those that one token is multiplied with, the embedding lookup left out."""
 
 
+MOST_LAYERS = 10_000
+"""A config with more is no model's; each layer is counted by itself."""
+
 DEFAULTS: Config = {
     "tie_word_embeddings": False,
     "attention_bias": False,
@@ -75,9 +78,12 @@ def count(family: Family, given: Config) -> Count:
 
     Raises:
         KeyError: a size that has no default is missing.
+        ValueError: there are more layers than any model has.
     """
     c = {**DEFAULTS, **family.defaults, **given}
     hidden, layers = c["hidden_size"], c["num_hidden_layers"]
+    if layers > MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers is {layers:,}")
     embedding = c["vocab_size"] * hidden
     total = active = hidden * (family.norms > 0)
     for layer in range(layers):

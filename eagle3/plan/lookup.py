@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -76,17 +78,22 @@ class Hub:
         return found
 
     def rows(self, ref: PromptRef) -> int:
-        """Rows of a data set's split, as its card says.
+        """Rows of a data set's split, as its card says; of a slice, at most.
 
         Raises:
             Unreachable: the hub cannot be asked, or the card does not say.
         """
         what = f"the data set {ref.location}"
-        wanted = (ref.split or "train").partition("[")[0]  # of a slice, all: an upper bound
+        wanted, _, sliced = (ref.split or "train").partition("[")
         info = self.get(what, f"api/datasets/{ref.location}")
-        for name, split, rows in _splits(info):
-            if split == wanted and ref.config in (None, name):
-                return rows
+        found = [
+            rows
+            for name, split, rows in _splits(info)
+            if split == wanted and ref.config in (None, name)
+        ]
+        most = _most(sliced, found[0] if found else None)
+        if most is not None:
+            return most
         raise Unreachable(f"{what} does not say how many rows its split {wanted} has")
 
 
@@ -123,11 +130,23 @@ def _from_directory(folder: Path) -> dict[str, Any]:
 def _object(what: str, text: str) -> dict[str, Any]:
     try:
         found = json.loads(text) if len(text) <= LARGEST else None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Unreachable(f"{what}: expected a small JSON object")
     return found
+
+
+def _most(sliced: str, rows: int | None) -> int | None:
+    """Rows of a slice at most, as in `10:68000]` or `:5%]`; None where `rows` is not known and it
+    does not tell. A slice that counts from the end is taken for all."""
+    found = re.fullmatch(r"(?:(\d+)%?)?:(\d+)(%?)\]", sliced)
+    if found is None:
+        return rows
+    size = max(0, int(found[2]) - int(found[1] or 0))
+    if found[3]:
+        return None if rows is None else math.ceil(rows * size / 100)
+    return size if rows is None else min(rows, size)
 
 
 def _splits(info: dict[str, Any]) -> Iterator[tuple[str, str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from eagle3.config import Recipe
@@ -196,11 +197,20 @@ def _trainers(setting: Setting, features: str) -> int:
 
 
 def _split(setting: Setting) -> tuple[int, int]:
-    """Trainers and readers that keep up with each other best."""
+    """Trainers and readers that keep up with each other best: with more readers, reading takes
+    less time and training more, so that the best split is where the two meet."""
+    some = range(1, setting.world)
+    meet = bisect_left(some, True, key=lambda readers: _training_waits_not(setting, readers))
     return min(
-        ((setting.world - readers, readers) for readers in range(1, setting.world)),
+        ((setting.world - readers, readers) for readers in some[max(0, meet - 1) : meet + 1]),
         key=lambda split: _streamed_seconds(setting, *split),
     )
+
+
+def _training_waits_not(setting: Setting, readers: int) -> bool:
+    machine, work = setting.machine, setting.work
+    train = machine.train_seconds(work, setting.recipe, setting.world - readers)
+    return train >= _read_seconds(setting, 1) / readers
 
 
 def _seconds(setting: Setting, features: str, sharding: str) -> tuple[float, float]:

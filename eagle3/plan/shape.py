@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eagle3 import fit
+from eagle3.config import explain
 from eagle3.plan.families import DEFAULTS, FAMILIES, count, head_dim
 
 
@@ -91,7 +92,7 @@ class TargetShape(Figures):
         except KeyError as e:
             raise UnknownShape(f"its config.json has no {e.args[0]}") from None
         except (TypeError, ValueError, ZeroDivisionError) as e:
-            line = " ".join(str(e).split())
+            line = " ".join((explain(e) if isinstance(e, ValidationError) else str(e)).split())
             raise UnknownShape(f"its config.json has sizes that cannot be: {line}") from None
 
     @classmethod

@@ -20,6 +20,7 @@ from eagle3.plan import (
     describe,
     hardware,
     make_plan,
+    modes,
     workload,
 )
 from eagle3.target import Target
@@ -189,6 +190,34 @@ def test_experts_cost_what_a_token_uses() -> None:
 
 def test_one_device_has_no_ddp_and_no_stream() -> None:
     assert [m.name for m in plan(count=1).modes] == ["offline-single", "online-single"]
+
+
+@pytest.mark.parametrize("world", [2, 3, 8, 64])
+@pytest.mark.parametrize("steps", [3, 7, 16])
+@pytest.mark.parametrize("batch", [64, 8192])
+def test_readers_and_trainers_are_split_as_well_as_can_be(
+    world: int, steps: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"train": {"ttt_steps": steps, "batch_tokens": batch}}
+    found = plan(overrides=changes, count=world).mode("streamed-ddp").train_hours
+    each = []
+    for readers in range(1, world):
+        monkeypatch.setattr(modes, "_split", lambda s, n=readers: (s.world - n, n))
+        each.append(plan(overrides=changes, count=world).mode("streamed-ddp").train_hours)
+    assert found == min(each)
+
+
+def test_any_number_of_devices_is_planned_at_once() -> None:
+    assert plan(count=10**12).hours > 0
+
+
+def test_a_plan_says_what_it_does_not_know() -> None:
+    said = " ".join(plan().assumptions)
+    assert "asks one question" in said
+    assert "how much is free is not known" in said
+    given = plan(overrides={"regenerate": {"mode": "given"}}, disk_bytes=10**12)
+    assert "every sample is of" in " ".join(given.assumptions)
+    assert "how much is free" not in " ".join(given.assumptions)
 
 
 def test_the_text_names_what_it_rests_on() -> None:

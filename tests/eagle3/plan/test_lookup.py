@@ -57,6 +57,8 @@ def test_a_hub_config_is_asked_for_at_its_revision() -> None:
         (500, "answered 500"),
         ("[1]", "JSON object"),
         ("{", "JSON object"),
+        ("[" * 100_000, "JSON object"),
+        (f'{{"n": {"1" * 5000}}}', "JSON object"),
         (" " * (2**20 + 1), "small JSON object"),
     ],
 )
@@ -129,7 +131,17 @@ def test_lines_of_a_file_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "count"), [("org/set", 7), ("org/set:b:train", 900), ("org/set:b:test[:10%]", 50)]
+    ("source", "count"),
+    [
+        ("org/set", 7),
+        ("org/set:b:train", 900),
+        ("org/set:b:test[:10%]", 5),
+        ("org/set:b:test[20%:30%]", 5),
+        ("org/set:b:train[100:180]", 80),
+        ("org/set:b:test[:68000]", 50),
+        ("org/set:b:test[-10:]", 50),
+        ("org/set:b:other[:68000]", 68000),
+    ],
 )
 def test_rows_of_a_data_set_are_on_its_card(source: str, count: int) -> None:
     train, heldout = rows(PromptsConfig(source=source, heldout=2), {"/api/datasets/org/set": CARD})
@@ -137,6 +149,9 @@ def test_rows_of_a_data_set_are_on_its_card(source: str, count: int) -> None:
 
 
 def test_a_set_of_unknown_size_needs_a_limit() -> None:
+    for part in ("", "[:10%]", "[-10:]"):
+        with pytest.raises(Unreachable, match="does not say how many"):
+            rows(PromptsConfig(source=f"org/set:b:other{part}"), {"/api/datasets/org/set": CARD})
     for card in ({}, {"cardData": None}, {"cardData": {"dataset_info": {"splits": "many"}}}):
         with pytest.raises(Unreachable, match="does not say how many"):
             rows(PromptsConfig(source="org/set"), {"/api/datasets/org/set": card})

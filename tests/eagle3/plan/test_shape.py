@@ -111,6 +111,8 @@ def test_the_draft_is_the_one_that_is_trained(kind: str) -> None:
         ({"model_type": "llama", "hidden_size": 8}, "no num_hidden_layers"),
         ({"model_type": "llama", **SIZES, "vocab_size": "many"}, "sizes that cannot be"),
         ({"model_type": "llama", **SIZES, "num_attention_heads": 0}, "sizes that cannot be"),
+        ({"model_type": "llama", **SIZES, "num_hidden_layers": 10**9}, "layers is 1,000,000,000"),
+        ({"model_type": "llama", **SIZES, "max_position_embeddings": "x"}, "embeddings: Input sh"),
     ],
 )
 def test_what_cannot_be_counted_says_why(raw: dict[str, Any], words: str) -> None:

@@ -7,6 +7,7 @@
     eagle3 preview RUN            (what it trains on: masks, truncation, draft vocabulary)
     eagle3 plan TARGET            (what it would take, before anything is fetched)
     eagle3 scaling RUN            (what twice the data would give)
+    eagle3 compare RUN            (drafting methods on the same questions)
 
 A stage prints JSON lines; a person at a terminal gets `eagle3 run` with readable lines. Exit codes:
 0 done, 1 internal error, 2 bad input, 3 target unavailable, 4 disk full, 75 stopped and resumable.
@@ -32,6 +33,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from pydantic import ValidationError
 
 from eagle3 import clean_cli, plan_cli, preview_cli
+from eagle3.compare import cli as compare_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
 from eagle3.run import read_config, reporter, run_stage, write_json
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("report", "write RUN/report/", _report)
     plan_cli.register(commands)
     scaling_cli.register(commands, _guarded, _Readable)
+    compare_cli.register(commands, _guarded, _Readable)
     clean_cli.register(commands)
     preview_cli.register(commands)
     return parser

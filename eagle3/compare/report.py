@@ -1,0 +1,199 @@
+"""A comparison for people: `compare.md`, its picture, and the JSON with its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from eagle3.compare.result import BudgetSaid, Cell, Comparison, Estimate, MethodResult
+from eagle3.report.plots import GREY, plain, save
+from eagle3.run import write_json
+
+NAME = "compare"
+COLOURS = ("#2563eb", "#ea580c", "#0d9488", "#9333ea", "#ca8a04", "#dc2626", "#4d7c0f", "#0369a1",
+           "#be185d", "#57534e")  # fmt: skip
+REFUSED = "measurement_error"
+
+
+def write(found: Comparison, folder: Path) -> str:
+    """Write the files; returns the text of `compare.md`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{NAME}.json", json.loads(found.model_dump_json()))
+    write_json(folder / f"{NAME}.schema.json", Comparison.model_json_schema())
+    save(_picture(found), folder, NAME)
+    text = markdown(found)
+    (folder / f"{NAME}.md").write_text(text)
+    return text
+
+
+def markdown(found: Comparison) -> str:
+    names = [task.name for task in found.tasks]
+    lines = [
+        f"# Drafting methods on {found.target}",
+        "",
+        f"Temperature {found.temperature:g}, at most {found.max_new_tokens} new tokens, batch 1. "
+        "Each cell: speedup / tau (tokens a target forward).",
+        "",
+        *_table(
+            ["method", *names, "mean"],
+            [
+                [
+                    method.name,
+                    *(_point(cell) for cell in method.cells),
+                    f"{_refusable(method)} / {method.tau.value:.2f}",
+                ]
+                for method in found.methods
+            ],
+        ),
+        "",
+        "## Intervals (95%, over prompts, paired)",
+        "",
+        *_table(
+            ["method", "", *names, "mean"],
+            [
+                row
+                for method in found.methods
+                for row in (
+                    [
+                        method.name,
+                        "speedup",
+                        *(_range(cell.speedup) for cell in method.cells),
+                        _range(method.speedup),
+                    ],
+                    ["", "tau", *(_range(cell.tau) for cell in method.cells), _range(method.tau)],
+                )
+            ],
+        ),
+        "",
+        *_trainings(found.methods),
+        f"![speedup and tau by task]({NAME}.png)",
+        "",
+        *(f"- {note}" for note in _notes(found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _point(cell: Cell) -> str:
+    speed = "refused" if cell.verdict == REFUSED else f"{cell.speedup.value:.2f}x"
+    return "–" if cell.verdict == "no_tokens" else f"{speed} / {cell.tau.value:.2f}"
+
+
+def _refusable(method: MethodResult) -> str:
+    """The mean is no better than its parts."""
+    refused = any(cell.verdict == REFUSED for cell in method.cells)
+    return "refused" if refused else f"{method.speedup.value:.2f}x"
+
+
+def _range(estimate: Estimate) -> str:
+    return f"{estimate.ci[0]:.2f} to {estimate.ci[1]:.2f}"
+
+
+def _trainings(methods: Sequence[MethodResult]) -> list[str]:
+    trained = [(m.name, m.training) for m in methods if m.training is not None]
+    if not trained:
+        return []
+    rows = [
+        [
+            name,
+            f"{t.parameters / 1e6:.1f} M",
+            f"{t.seconds:.0f} s",
+            f"{t.tokens:,}",
+            f"{t.steps:,}",
+            f"{t.tau:.2f}",
+            "before" if t.cached else "now",
+        ]
+        for name, t in trained
+    ]
+    head = ["method", "trained parameters", "time", "tokens seen", "steps", "held-out tau", "when"]
+    return ["## Trainings", "", *_table(head, rows), ""]
+
+
+def _notes(found: Comparison) -> list[str]:
+    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in found.baseline.tokens_per_s.items())
+    cells = [(m.name, cell) for m in found.methods for cell in m.cells]
+    notes = [
+        f"Speedups are over plain decoding by the fastest loop here, {found.baseline.loop} "
+        f"(tokens/s: {speeds}).",
+        "All methods answered the same prompts with the same caps and stops, in an order drawn "
+        "for each turn; docs/metrics.md defines every figure.",
+    ]
+    trained = [m.name for m in found.methods if m.training is not None]
+    if trained:
+        notes.append(
+            f"{', '.join(trained)}: trained on the same features, {_budget(found.budget)} each. "
+            "Held-out tau is that of greedy chains."
+        )
+    notes += [
+        f"{name} on {cell.task} is refused: {cell.why}."
+        for name, cell in cells
+        if cell.verdict == REFUSED
+    ]
+    if found.temperature == 0:
+        notes += [
+            f"{name} on {cell.task}: {cell.answers - cell.equal} of {cell.answers} answers differ "
+            "from plain decoding's; eagle3 prove tells a tie in rounding from a fault."
+            for name, cell in cells
+            if cell.equal < cell.answers
+        ]
+    notes += [
+        f"{task.name}, question {question}: {why}."
+        for task in found.tasks
+        for question, why in task.left_out.items()
+    ]
+    machine = ", ".join(found.hardware.get("gpus", [])) or found.hardware["cpu"]
+    prompts = ", ".join(f"{task.name} {task.asked} of {task.questions}" for task in found.tasks)
+    notes.append(f"Questions: {prompts}. Seed {found.seed}.")
+    versions = ", ".join(f"{name} {found.versions[name]}" for name in ("torch", "transformers"))
+    notes.append(
+        f"{machine}, {found.device}, {found.dtype}, {found.threads} thread(s); {versions}; code "
+        f"{found.commit or found.versions.get('updraft', 'unknown')}."
+    )
+    return notes
+
+
+def _budget(budget: BudgetSaid) -> str:
+    seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
+    tokens = [] if budget.tokens is None else [f"{budget.tokens:,} tokens"]
+    return " or ".join([*seconds, *tokens])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [list(head), ["---"] * len(head), *map(list, rows)]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def _picture(found: Comparison) -> Figure:
+    names = [*(task.name for task in found.tasks), "mean"]
+    figure = Figure(figsize=(max(6.4, 1.5 * len(names)), 6.0), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    _bars(top, found.methods, [[c.speedup for c in m.cells] + [m.speedup] for m in found.methods])
+    _bars(bottom, found.methods, [[c.tau for c in m.cells] + [m.tau] for m in found.methods])
+    top.set(title=f"Drafting methods on {found.target}", ylabel="speedup over plain decoding")
+    bottom.set(ylabel="tau, tokens a target forward")
+    bottom.set_xticks(range(len(names)), names)
+    top.legend(frameon=False, fontsize=8, ncols=5, loc="upper left")
+    return figure
+
+
+def _bars(
+    axes: Axes, methods: Sequence[MethodResult], estimates: Sequence[Sequence[Estimate]]
+) -> None:
+    width = 0.8 / max(1, len(methods))
+    for n, (method, values) in enumerate(zip(methods, estimates, strict=True)):
+        at = np.arange(len(values)) + (n - (len(methods) - 1) / 2) * width
+        bars = [
+            [max(0.0, v.value - v.ci[0]) for v in values],
+            [max(0.0, v.ci[1] - v.value) for v in values],
+        ]
+        axes.bar(
+            at, [v.value for v in values], width, yerr=bars, label=method.name,
+            color=COLOURS[n % len(COLOURS)], error_kw={"linewidth": 0.8},
+        )  # fmt: skip
+    axes.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
+    axes.margins(y=0.15)
+    plain(axes)

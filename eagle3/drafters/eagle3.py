@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eagle3.decode.drafter import Proposal, Seen
 from eagle3.decode.sampling import Sampling
-from eagle3.decode.tree import Shape
+from eagle3.decode.tree import Shape, Tree
 from eagle3.draft import DraftCache
 from eagle3.drafters.grow import Network, grow
 
@@ -75,9 +75,17 @@ class Eagle3Session:
         slots = self.cache.slots
         root_out_BH = torch.stack([self.root_out_H[slot] for slot in slots])
         depths = [room.get(slot, 0) for slot in slots]
-        trees = grow(self.draft, root_out_BH, self.cache, self.shape, depths)
+        trees = self.trees(root_out_BH, depths)
         found = dict(zip(slots, trees, strict=True))
         return {slot: Proposal(found[slot]) for slot in room}
+
+    def trees(self, root_out_BH: Tensor, room_B: Sequence[int]) -> list[Tree]:
+        """A tree for each line, no deeper than its room."""
+        return grow(self.draft, root_out_BH, self.cache, self.shape, room_B)
+
+    def features(self, rows: Seen) -> Tensor | None:
+        """What the draft reads of rows that stand, [R, features]."""
+        return rows.features_R3H
 
     @torch.inference_mode()
     def observe(self, seen: Mapping[int, Seen]) -> None:
@@ -85,8 +93,8 @@ class Eagle3Session:
         lines = {self.cache.slots.index(slot): rows for slot, rows in seen.items()}
         first, last = min(lines), max(lines)
         counts = [len(lines[b].ids) if b in lines else 0 for b in range(first, last + 1)]
-        feature_BR3H = self._features(lines, first, counts)
-        device, longest = feature_BR3H.device, max(counts)
+        feature_BRF = self._features(lines, first, counts)
+        device, longest = feature_BRF.device, max(counts)
         ids_BR = torch.tensor(
             [
                 [*(lines[b].next_ids if b in lines else ()), *[0] * (longest - count)]
@@ -97,22 +105,21 @@ class Eagle3Session:
         start_B = torch.tensor(self.cache.lengths[first : last + 1], device=device)
         positions_BR = start_B[:, None] + torch.arange(longest, device=device)
         out_BRH = self.draft(
-            ids_BR, self.draft.fuse(feature_BR3H), positions_BR, self.cache, line=first
+            ids_BR, self.draft.fuse(feature_BRF), positions_BR, self.cache, line=first
         )
         self.cache.settle([range(count) for count in counts], first)
         for b in lines:
             self.root_out_H[self.cache.slots[b]] = out_BRH[b - first, counts[b - first] - 1]
 
-    @staticmethod
-    def _features(lines: Mapping[int, Seen], first: int, counts: Sequence[int]) -> Tensor:
-        """Features of all rows, [B, R, 3H]; zeros behind a sequence's own."""
-        parts = {b: rows.features_R3H for b, rows in lines.items()}
+    def _features(self, lines: Mapping[int, Seen], first: int, counts: Sequence[int]) -> Tensor:
+        """Features of all rows, [B, R, features]; zeros behind a sequence's own."""
+        parts = {b: self.features(rows) for b, rows in lines.items()}
         some = parts[first]
         assert some is not None
         if len(counts) == 1:
             return some[None]
-        feature_BR3H = some.new_zeros(len(counts), max(counts), some.shape[-1])
+        feature_BRF = some.new_zeros(len(counts), max(counts), some.shape[-1])
         for b, part in parts.items():
             assert part is not None
-            feature_BR3H[b - first, : len(part)] = part
-        return feature_BR3H
+            feature_BRF[b - first, : len(part)] = part
+        return feature_BRF

@@ -126,10 +126,8 @@ class DraftHeads(Vocabulary):
                 tokens_BN[:, lines_PA].flatten(0, 1).unbind(-1),
                 layout.width,
             ).unflatten(0, (len(roots_B), len(parents)))
-            nodes = [layout.parents[node - 1] for node in level]
-            at = [parents.index(node) for node in nodes] if self.sequential else [0] * len(level)
-            ranks = [layout.paths[node - 1][-1] for node in level]
-            tokens_BN[:, level] = ids_BPI[:, at, ranks]
+            places = layout.places[k] if self.sequential else 0
+            tokens_BN[:, level] = ids_BPI[:, places, layout.ranks[k]]
         return tokens_BN
 
 

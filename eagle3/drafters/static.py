@@ -58,6 +58,19 @@ class Layout:
         """Nodes whose children stand at each depth, from 1."""
         return [sorted({self.parents[node - 1] for node in level}) for level in self.levels]
 
+    @cached_property
+    def places(self) -> list[list[int]]:
+        """For the nodes at each depth, which of the nodes expanded is their parent."""
+        return [
+            [expanded.index(self.parents[node - 1]) for node in level]
+            for expanded, level in zip(self.expanded, self.levels, strict=True)
+        ]
+
+    @cached_property
+    def ranks(self) -> list[list[int]]:
+        """For the nodes at each depth, the rank of their guess among those of their parent."""
+        return [[self.paths[node - 1][-1] for node in level] for level in self.levels]
+
     @property
     def depth(self) -> int:
         return len(self.levels)

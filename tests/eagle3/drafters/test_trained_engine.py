@@ -1,0 +1,89 @@
+"""Trained methods through the engine: the same answers as plain decoding, in fewer rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+from eagle3.decode.drafter import Drafter
+from eagle3.decode.engine import Engine
+from eagle3.decode.request import Generation, Request
+from eagle3.decode.tree import Shape
+from eagle3.draft import DraftConfig
+from eagle3.drafters.eagle import Eagle, EagleDrafter
+from eagle3.drafters.eagle2 import Eagle2
+from eagle3.drafters.hass import Hass
+from eagle3.drafters.heads import HeadDrafter
+from eagle3.drafters.hydra import Hydra
+from eagle3.drafters.medusa import Medusa
+from eagle3.drafters.plain import Plain
+from eagle3.drafters.static import Layout
+from eagle3.target import Target
+from tests.eagle3.drafters.learned import VOCAB, permuted, trained
+from tests.golden import CAPTURE, random_target
+
+LAYOUT = Layout(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)))
+SHAPE = Shape(3, 3, 7)
+PROMPTS = [([3, 9], 17), ([5], 24), ([1, 2, 3, 4, 5], 9), ([40, 7, 7], 21), ([8, 8], 1)]
+
+
+def heads(kind: type[Medusa] | type[Hydra], target: Target) -> Medusa | Hydra:
+    return kind(target.embed.weight.detach(), torch.arange(VOCAB), target.head_weight().detach(), 3)
+
+
+def layered(kind: type[Eagle], target: Target) -> Eagle:
+    config = DraftConfig.for_target(target.config, CAPTURE, VOCAB)
+    head_VH = target.head_weight().detach()
+    return kind(config, target.embed.weight.detach(), torch.arange(VOCAB), head_VH, depth=3)
+
+
+METHODS: dict[str, tuple[Callable[[Target], torch.nn.Module], Callable[..., Drafter]]] = {
+    "medusa": (lambda t: heads(Medusa, t), lambda m: HeadDrafter(m, LAYOUT)),
+    "hydra": (lambda t: heads(Hydra, t), lambda m: HeadDrafter(m, LAYOUT)),
+    "eagle": (lambda t: layered(Eagle, t), lambda m: EagleDrafter(m, LAYOUT)),
+    "eagle2": (lambda t: layered(Eagle, t), lambda m: Eagle2(m, SHAPE)),
+    "hass": (lambda t: layered(Hass, t), lambda m: Eagle2(m, SHAPE)),
+}
+
+
+@cache
+def learned(name: str) -> Drafter:
+    torch.manual_seed(0)
+    module = METHODS[name][0](permuted()[0])
+    trained(module, tokens=5_000)  # type: ignore[arg-type]
+    return METHODS[name][1](module)
+
+
+def answers(target: Target, drafter: Drafter, slots: int) -> list[Generation]:
+    requests = [Request(prompt, count) for prompt, count in PROMPTS]
+    return Engine(target, drafter, slots).generate(requests)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_answers_in_fewer_rounds(name: str, slots: int) -> None:
+    target, _ = permuted()
+    plain, found = answers(target, Plain(), slots), answers(target, learned(name), slots)
+    assert learned(name).name == name
+    assert [g.tokens for g in found] == [g.tokens for g in plain]
+    assert sum(g.rounds for g in found) < 0.4 * sum(g.rounds for g in plain)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_guesses_that_are_mostly_wrong_change_nothing(name: str, slots: int) -> None:
+    """A target that attends to its whole text, and weights that say anything."""
+    target = random_target(VOCAB)
+    torch.manual_seed(1)
+    module = METHODS[name][0](target)
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.dim() > 1:
+                p.normal_(0, 0.2)
+    drafter = METHODS[name][1](module.eval().requires_grad_(False))
+    plain, found = answers(target, Plain(), slots), answers(target, drafter, slots)
+    assert [g.tokens for g in found] == [g.tokens for g in plain]
+    assert sum(sum(g.reached) for g in found) > 0

@@ -11,6 +11,7 @@ from eagle3.data.contamination import overlaps
 from eagle3.data.dedup import near_copies
 from eagle3.data.prompts import RawPrompt
 from eagle3.data.records import Message
+from eagle3.data.words import plain
 
 EXAMPLES = 3
 """Prompts that a warning names."""
@@ -59,8 +60,8 @@ class Tally:
 def content_id(messages: list[Message]) -> str:
     """16 hex digits of what was asked; case and white space do not count, nor do answers."""
     asked = [m for m in messages if m["role"] != "assistant"]
-    plain = [[m["role"], " ".join(m["content"].casefold().split())] for m in asked]
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
+    texts = [[m["role"], " ".join(plain(m["content"]).split())] for m in asked]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
 def without_copies(prompts: list[RawPrompt]) -> tuple[list[RawPrompt], list[LeftOut]]:

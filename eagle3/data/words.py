@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from hashlib import blake2b
 
@@ -17,6 +18,11 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no word's place in a sequence is lost in the product modulo 2^64."""
 
 
+def plain(text: str) -> str:
+    """A text without case, and with accents written in one way: `é` may be one character or two."""
+    return unicodedata.normalize("NFC", text).casefold()
+
+
 class Words:
     """Turns texts into hashes of their words, each word hashed once. The hashes are the same in
     every process, unlike Python's own."""
@@ -26,7 +32,7 @@ class Words:
 
     def __call__(self, text: str) -> Hashes:
         """uint64 [W]: a hash for each word of a text, case and punctuation aside."""
-        return np.array([self._hash(w) for w in _WORD.findall(text.casefold())], dtype=np.uint64)
+        return np.array([self._hash(w) for w in _WORD.findall(plain(text))], dtype=np.uint64)
 
     def _hash(self, word: str) -> int:
         found = self._known.get(word)

@@ -3,12 +3,16 @@
 import gzip
 import json
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3.config import RunConfig, load_recipe
+from eagle3.data.clean import content_id
+from eagle3.data.contamination import overlaps
+from eagle3.data.dedup import near_copies
 from eagle3.data.prompts import read_prompts
 from eagle3.errors import BadInput
 from tests.tiny import write_prompts
@@ -90,3 +94,13 @@ def test_a_template_that_fails_on_a_row_names_it(make_run, tmp_path: Path, tiny)
         BadInput, match=r"line 13: the target's chat template refuses .*unsupported"
     ):
         run.run("resolve", "prepare")
+
+
+def test_accents_written_in_two_ways_are_the_same_question():
+    """macOS writes é as e and an accent, most others as one character."""
+    one = "Écrivez une lettre à mon frère aîné pour lui dire où nous étions hier"
+    two = unicodedata.normalize("NFD", one)
+    assert near_copies([one, two], 0.8)[0].similarity == 1
+    assert overlaps([[two]], [[one]], 0.5)[0].share == 1
+    ask = [[{"role": "user", "content": text}] for text in (one, two)]
+    assert content_id(ask[0]) == content_id(ask[1])

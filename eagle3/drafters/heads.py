@@ -1,7 +1,8 @@
 """Draft heads on the target's final hidden state: what Medusa and Hydra share.
 
 Head k guesses the token x[j+2+k] from the hidden state of row j; the root x[j+1] is known by then.
-Each head has an output layer of its own that starts as the target's, over the draft vocabulary.
+Each head has an output layer of its own that starts as the target's, over the draft vocabulary; in
+the papers that is the target's whole one.
 
 Shapes: T rows of a batch, R rows where drafting can start, B sequences, P nodes whose children are
 drafted, N nodes of a tree, H hidden size, V target vocabulary, Vd draft vocabulary (D in suffixes).

@@ -96,7 +96,9 @@ def test_the_loss_is_the_papers(kind: type[Eagle]) -> None:
     """Smooth L1, a tenth of the cross-entropy, and for HASS that over the target's top tokens."""
     draft, batch = random_eagle(kind), pack(SAMPLES, kind.steps, torch.float64)
     part = Supervised.of(draft, batch)
-    outs = list(unroll(draft, batch, part.rows_R, kind.steps, features_TH=batch.hidden_TH))
+    outs = list(
+        unroll(draft, batch, part.rows_R, kind.steps, features_TH=batch.hidden_TH, through=False)
+    )
     head_DH, total = draft.lm_head.weight, torch.zeros((), dtype=torch.float64)
     for k in range(kind.steps):
         losses = []
@@ -113,6 +115,24 @@ def test_the_loss_is_the_papers(kind: type[Eagle]) -> None:
     loss, metrics = draft.loss(batch)
     torch.testing.assert_close(loss, total)
     assert metrics["train/loss"] == pytest.approx(float(loss.detach()))
+    learned = [p for p in draft.parameters() if p.requires_grad]
+    for found, expected in zip(
+        torch.autograd.grad(loss, learned), torch.autograd.grad(total, learned), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_in_bfloat16_give_nearly_the_same_loss(kind: type[Eagle]) -> None:
+    draft, batch = random_eagle(kind, torch.float32), pack(SAMPLES, kind.steps)
+    exact = float(draft.loss(batch)[0].detach())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = draft.loss(batch)
+    assert float(loss.detach()) == pytest.approx(exact, rel=0.02)
+    torch.autograd.backward(loss)
+    assert draft.lm_head.weight.grad is None
+    assert draft.fc.weight.grad is not None
+    assert draft.fc.weight.grad.dtype == torch.float32
 
 
 def test_no_gradient_flows_from_a_step_into_the_one_before() -> None:

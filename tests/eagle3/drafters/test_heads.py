@@ -68,6 +68,24 @@ def test_the_loss_is_the_sum_of_the_heads_cross_entropies(
     loss, metrics = heads.loss(pack(samples, 3))
     torch.testing.assert_close(loss, total)
     assert metrics["train/loss"] == pytest.approx(float(loss.detach()))
+    learned = list(heads.parameters())
+    for found, expected in zip(
+        torch.autograd.grad(loss, learned), torch.autograd.grad(total, learned), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_in_bfloat16_give_nearly_the_same_loss(
+    kind: type[Medusa] | type[Hydra],
+) -> None:
+    heads, batch = random(kind), pack(permuted()[1][:2], 3)
+    exact = float(heads.loss(batch)[0].detach())
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = heads.loss(batch)
+    assert float(loss.detach()) == pytest.approx(exact, rel=0.02)
+    torch.autograd.backward(loss)
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in heads.parameters())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -224,6 +224,8 @@ def intact(path: Path, shard: Shard) -> bool:
 
 
 def _indexed(folder: Path) -> list[Shard]:
-    """Shards of an index that was finished before."""
-    path = folder / "index.json"
-    return FeatureIndex.read(folder).shards if path.is_file() else []
+    """Shards of an index that was finished before; none where it is missing or damaged."""
+    try:
+        return FeatureIndex.read(folder).shards
+    except BadInput:
+        return []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from eagle3.data.records import Record, Response, Split
@@ -66,11 +67,14 @@ class FeatureIndex(Record):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises BadInput when the folder has no index."""
-        path = folder / "index.json"
+        """Raises BadInput when the folder has no index, or one that cannot be read."""
+        path, hint = folder / "index.json", "run: eagle3 extract RUN"
         if not path.is_file():
-            raise BadInput(f"{folder} holds no features (no index.json)", "run: eagle3 extract RUN")
-        return cls.model_validate_json(path.read_text())
+            raise BadInput(f"{folder} holds no features (no index.json)", hint)
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError:
+            raise BadInput(f"{path} is damaged", hint) from None
 
 
 def finite(values: Tensor) -> bool:

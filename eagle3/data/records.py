@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Split = Literal["train", "heldout"]
 Message = dict[str, Any]
@@ -112,7 +112,8 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 class Journal(Generic[R]):
-    """Records appended as they come, so that a killed process loses at most the last line."""
+    """Records appended as they come, so that a killed process loses at most the last line. What
+    stands after a line that cannot be read (a machine that lost power) is made anew, too."""
 
     def __init__(self, path: Path, kind: type[R]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +121,13 @@ class Journal(Generic[R]):
         whole = 0
         if path.is_file():
             for line in path.read_bytes().splitlines(keepends=True):
+                try:
+                    record = kind.model_validate_json(line)
+                except ValidationError:
+                    break
                 if not line.endswith(b"\n"):
                     break
-                self.records.append(kind.model_validate_json(line))
+                self.records.append(record)
                 whole += len(line)
             os.truncate(path, whole)
         self._file = path.open("a")

@@ -1,4 +1,5 @@
 import errno
+import json
 import shutil
 from collections import namedtuple
 
@@ -137,6 +138,20 @@ def test_the_stage_makes_only_damaged_shards_anew(answered, monkeypatch):
     assert written == ["shard-00001.safetensors"]
     assert (folder / "index.json").read_text() == before
     FeatureStore.open(folder, verify=True)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"shards": [', b"{}", b"\xff\xfe"])
+def test_a_damaged_index_is_said_and_made_anew(answered, content):
+    write_config(answered, quota_gb=16)
+    run_extract(answered)
+    index = current(answered, "extract") / "index.json"
+    before = index.read_bytes()
+    index.write_bytes(content)
+    with pytest.raises(BadInput, match=r"index\.json is damaged") as e:
+        FeatureStore.open(index.parent)
+    assert "eagle3 extract RUN" in e.value.hint
+    run_extract(answered)
+    assert json.loads(index.read_bytes()) == json.loads(before)
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_work(answered, monkeypatch):

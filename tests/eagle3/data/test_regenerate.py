@@ -90,6 +90,12 @@ def test_journal_repairs_a_line_that_was_cut(tmp_path):
     journal.append(record)
     journal.close()
     assert read_records(path, Response) == [record, record]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"\0" * 9 + b"\n" + lines[1])  # a machine that lost power
+    journal = Journal(path, Response)
+    assert journal.records == [record]
+    journal.close()
+    assert path.read_bytes() == lines[0]
 
 
 def test_sampled_answers_follow_the_seed_and_heldout_stays_greedy(make_run, tmp_path):

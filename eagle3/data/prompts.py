@@ -97,14 +97,16 @@ def weighed(
     sets: list[list[RawPrompt]], sources: tuple[WeightedSource, ...], seed: int
 ) -> list[list[RawPrompt]]:
     """As many training prompts of each set as its weight asks for, chosen by seed: the largest
-    mixture that no set is too small for. Held-out prompts all stay."""
+    mixture that no set is too small for, one that is all held out aside. Held-out prompts all
+    stay."""
     weights = [source.weight or 0.0 for source in sources]
     counts = [sum(p.split != "heldout" for p in part) for part in sets]
-    unit = min(n / w for n, w in zip(counts, weights, strict=True))
+    unit = min((n / w for n, w in zip(counts, weights, strict=True) if n), default=0.0)
     found = []
     for part, weight in zip(sets, weights, strict=True):
         train = [i for i, p in enumerate(part) if p.split != "heldout"]
-        kept = set(random.Random(seed).sample(train, round(unit * weight)))  # noqa: S311 (no secret)
+        size = min(len(train), round(unit * weight))
+        kept = set(random.Random(seed).sample(train, size))  # noqa: S311 (no secret)
         found.append([p for i, p in enumerate(part) if i in kept or p.split == "heldout"])
     return found
 

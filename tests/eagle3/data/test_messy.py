@@ -45,6 +45,16 @@ def test_files_written_on_windows(tmp_path: Path, mark: str, end: str, indent: i
     assert read(path) == ["a", "b\r\nc"]
 
 
+def test_a_weighted_set_that_is_all_held_out_leaves_the_others_whole(tmp_path: Path):
+    sets = {"a": None, "b": "heldout"}
+    for name, mark in sets.items():
+        rows = [{"prompt": f"{name}{n}", "split": mark} for n in range(5)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    mix = [{"source": str(tmp_path / f"{name}.jsonl"), "weight": 1} for name in sets]
+    config = RunConfig(target="demo", prompts={"mix": mix}, recipe=load_recipe("quick"))
+    assert [p.split for p in read_prompts(config)] == [None] * 5 + ["heldout"] * 5
+
+
 def test_a_packed_file_is_said_to_be_one(tmp_path: Path):
     path = tmp_path / "p.jsonl"
     path.write_bytes(gzip.compress(b'{"prompt": "a"}\n'))

@@ -97,7 +97,7 @@ def _output(folder: Path, stage: Stage, config: RunConfig) -> Path | None:
     stage runs, a look at what is there does not wait for it."""
     try:
         out = current(folder, stage.name)
-        inputs = {name: current(folder, name) for name in stage.reads}
+        inputs = stage.inputs(folder, config)
     except BadInput:
         return None
     if stage.name == "resolve" and not (out / "local.json").is_file():

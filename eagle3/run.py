@@ -132,9 +132,19 @@ class Stage:
     function: Callable[[Context], None]
     always: bool = False
     """Run even when an output exists (resolve: a reference may point to something new)."""
+    also_reads: Callable[[RunConfig], tuple[str, ...]] = lambda _: ()
+    """Stages that it reads under some configs."""
     together: Callable[[], AbstractContextManager[Callable[[], None]]] | None = None
     """Joins the processes that `torchrun` started, and gives what waits for all of them; a stage
     without it runs in one process."""
+
+    def inputs(self, run: Path, config: RunConfig) -> dict[str, Path]:
+        """Output folder of each stage that it reads.
+
+        Raises:
+            BadInput: one of them has not run.
+        """
+        return {name: current(run, name) for name in (*self.reads, *self.also_reads(config))}
 
 
 def sha256_file(path: Path) -> str:
@@ -217,7 +227,7 @@ def run_stage(
     progress = reporter(stage.name, run, stream)
     started = time.monotonic()
     with stop_on_signals() as stop, _with_others(stage, run, progress, stop) as wait:
-        inputs = {name: current(run, name) for name in stage.reads}
+        inputs = stage.inputs(run, config)
         key = {
             "format": FORMAT,
             "stage": stage.name,

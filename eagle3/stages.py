@@ -56,7 +56,7 @@ def _train(config: RunConfig) -> dict[str, Any]:
     section = recipe.train.model_dump(mode="json", exclude=set(HOUSEKEEPING))
     if recipe.train.start_from is not None:
         section["start_from"] = draft_content(Path(recipe.train.start_from))
-    return {"seed": recipe.seed, "train": section, "depth": recipe.benchmark.depth}
+    return {"seed": recipe.seed, "train": section, "depth": recipe.draft_depth}
 
 
 def _prove(config: RunConfig) -> dict[str, Any]:
@@ -85,6 +85,12 @@ STAGES = {
         Stage("train", ("resolve", "regenerate", "extract"), _train, train, together=together),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),
-        Stage("prove", ("resolve", "regenerate", "export"), _prove, prove),
+        Stage(
+            "prove",
+            ("resolve", "regenerate", "export"),
+            _prove,
+            prove,
+            also_reads=lambda c: ("benchmark",) if c.recipe.benchmark.chooses else (),
+        ),
     )
 }

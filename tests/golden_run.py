@@ -21,7 +21,9 @@ from tests.golden import CAPTURE, LAYERS, Golden
 HASHES = {f"{name}_sha256": name[0] * 64 for name in ("weights", "tokenizer", "template", "config")}
 
 
-def write_golden_run(run: Path, golden: Golden, draft: Draft, prompts: int = 4) -> None:
+def write_golden_run(
+    run: Path, golden: Golden, draft: Draft, prompts: int = 4, answer_tokens: int = 2
+) -> None:
     """Folders `resolve`, `regenerate` and `export`, each as its stage would leave it."""
     path = run / "target"
     golden.target.model.save_pretrained(path)
@@ -38,8 +40,9 @@ def write_golden_run(run: Path, golden: Golden, draft: Draft, prompts: int = 4) 
     lines = []
     for i in range(prompts):
         prompt = [i, golden.perm[i], golden.perm[golden.perm[i]]]
-        answer = golden.chain(prompt[-1], 2)
-        line = {"id": f"p{i}", "split": "heldout", "ids": prompt + answer, "spans": [[3, 5]]}
+        answer = golden.chain(prompt[-1], answer_tokens)
+        spans = [[3, 3 + answer_tokens]]
+        line = {"id": f"p{i}", "split": "heldout", "ids": prompt + answer, "spans": spans}
         lines.append(json.dumps({**line, "finish": "length"}))
     (regenerate / "responses.jsonl").write_text("\n".join(lines) + "\n")
     official.save(draft, run / "export" / "draft", LAYERS, torch.float32)

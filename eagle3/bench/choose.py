@@ -14,8 +14,10 @@ from typing import Any
 from eagle3.bench.cost import Costs
 from eagle3.bench.metrics import predicted_speedup
 from eagle3.bench.simulate import KnownAnswer, grow_along
+from eagle3.config import BenchmarkConfig
 from eagle3.decode.tree import Shape
 from eagle3.drafters.eagle3 import Draft
+from eagle3.errors import BadInput
 from eagle3.plan import drafted_nodes
 
 TOP_KS = (1, 2, 4, 8)
@@ -93,6 +95,27 @@ def shapes(
             sizes = [depth] if top_k == 1 else TOTALS if totals is None else totals
             most = drafted_nodes(depth, top_k, 1 << 30)
             found += [Shape(depth, top_k, n) for n in sizes if depth <= n <= most]
+    return found
+
+
+def candidates(bench: BenchmarkConfig, deepest: int) -> list[Shape]:
+    """The shapes that a benchmark's settings leave open.
+
+    Raises:
+        BadInput: none is a tree.
+    """
+    depths = range(1, deepest + 1) if bench.depth == "auto" else [bench.depth]
+    top_ks = TOP_KS if bench.top_k == "auto" else [bench.top_k]
+    total = bench.total_tokens
+    if total is None:
+        return [Shape(depth, top_k) for depth in depths for top_k in top_ks]
+    found = shapes(depths, top_ks, None if total == "auto" else [total])
+    if not found:
+        raise BadInput(
+            f"benchmark.total_tokens {total} fits no tree of depth {bench.depth} with "
+            f"{bench.top_k} children a node",
+            "choose it as well: benchmark.total_tokens: auto",
+        )
     return found
 
 

@@ -135,6 +135,12 @@ def predicted_speedup(tau: float, one_row: float, verify: float, draft: float) -
     return tau * one_row / (verify + draft)
 
 
+def agrees(predicted: float, measured: float, interval: tuple[float, float]) -> bool:
+    """Whether a cost model holds: within 15% of what was measured, or half its interval."""
+    low, high = interval
+    return abs(predicted - measured) <= max(0.15 * measured, (high - low) / 2)
+
+
 def verdict(speedup_ci: tuple[float, float], tau: float) -> tuple[str, str]:
     """`faster`, `slower`, `undecided`, `measurement_error` or `no_tokens`, and why, in a sentence.
 

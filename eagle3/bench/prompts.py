@@ -28,11 +28,19 @@ def heldout_prompts(responses: Path, count: int) -> list[HeldOut]:
 
     Training chooses its best checkpoint on the last ones by id.
     """
-    found = [
-        HeldOut(r.id, r.ids[: r.spans[0][0]])
-        for r in read_records(responses, Response)
-        if r.split == "heldout"
-    ]
+    found = _heldout(responses)[:count]
+    return [HeldOut(r.id, r.ids[: r.spans[0][0]]) for r in found]
+
+
+def heldout_answers(responses: Path, after: int, count: int) -> list[Response]:
+    """Held-out answers behind the first `after` prompts, so that other ones choose than measure;
+    the first ones where there are no others."""
+    found = _heldout(responses)
+    return (found[after:] or found)[:count]
+
+
+def _heldout(responses: Path) -> list[Response]:
+    found = [r for r in read_records(responses, Response) if r.split == "heldout"]
     if not found:
         raise BadInput("there are no held-out prompts", "mark some, or set prompts.heldout to 2+")
-    return sorted(found, key=lambda prompt: prompt.id)[:count]
+    return sorted(found, key=lambda response: response.id)

@@ -14,9 +14,11 @@ from transformers import PreTrainedTokenizerBase
 
 from eagle3.bench import metrics
 from eagle3.bench.baseline import Baseline, EngineLoop, Loop, counts
+from eagle3.bench.choose import Choice, candidates, choose
 from eagle3.bench.cost import choose_threads, measure_costs
 from eagle3.bench.metrics import Counts, Pair
-from eagle3.bench.prompts import HeldOut, heldout_prompts
+from eagle3.bench.prompts import HeldOut, heldout_answers, heldout_prompts
+from eagle3.bench.simulate import read_answers
 from eagle3.config import BenchmarkConfig
 from eagle3.data.local import open_target, open_tokenizer, target_dir
 from eagle3.decode.engine import Engine
@@ -33,6 +35,8 @@ _WARM_UP_TOKENS = 12
 _SAMPLES = 3
 _TRIALS = 2
 """Prompts that choose the plain loop."""
+_ANSWERS = 8
+"""Held-out answers that choose a tree."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,6 @@ class Row:
 def benchmark(ctx: Context) -> None:
     """Write `benchmark.json`; a slow draft or a measurement error is a result, not a failure."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
-    shape = Shape(config.depth, config.top_k, config.total_tokens)
     target = open_target(ctx, exact=True)
     draft = official.load(
         ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
@@ -63,6 +66,8 @@ def benchmark(ctx: Context) -> None:
     table, speeds = choose_threads(target, [draft], prompts[0].ids, config.threads)
     measured = ", ".join(f"{speed:.1f} with {n} thread(s)" for n, speed in speeds.items())
     ctx.progress.info(f"plain decoding, tokens/s: {measured}")
+    choice = _choose(ctx, target, draft, prompts) if config.chooses else None
+    shape = Shape(*config.shape) if choice is None else choice.best.shape
     baseline = Baseline.choose(target, target_dir(ctx), _requests(ctx, target, prompts)[:_TRIALS])
     ctx.progress.info(baseline.said())
     methods = {"plain": baseline.loop, "draft": EngineLoop(Engine(target, Eagle3(draft, shape)))}
@@ -80,9 +85,26 @@ def benchmark(ctx: Context) -> None:
         "versions": versions(),
         "samples": _samples(rows, open_tokenizer(ctx)),
     }
-    result["cost_model"] = _cost_model(target, draft, shape, prompts[0].ids, result["tau"])
+    result["cost_model"] = _cost_model(target, draft, shape, prompts[0].ids, result)
+    result["choice"] = None if choice is None else choice.record()
+    result["shape"] = {"depth": shape.depth, "top_k": shape.top_k, "total_tokens": shape.total}
     write_json(ctx.out / "benchmark.json", result)
-    _summarise(ctx, result, config)
+    _summarise(ctx, result, config, choice)
+
+
+def _choose(ctx: Context, target: Target, draft: Draft, prompts: list[HeldOut]) -> Choice:
+    """The fastest tree, from other held-out answers than those that are measured, where there are
+    some."""
+    recipe = ctx.config.recipe
+    wanted = candidates(recipe.benchmark, recipe.draft_depth)
+    ctx.progress.info(f"choosing the tree among {len(wanted)}")
+    responses = heldout_answers(
+        ctx.inputs["regenerate"] / "responses.jsonl", len(prompts), _ANSWERS
+    )
+    costs = measure_costs(target, draft, prompts[0].ids, wanted)
+    choice = choose(draft, read_answers(target, responses), costs, wanted)
+    ctx.progress.info(choice.said())
+    return choice
 
 
 def _requests(
@@ -160,21 +182,24 @@ def _figures(rows: list[Row], seed: int) -> dict[str, Any]:
 
 
 def _cost_model(
-    target: Target, draft: Draft, shape: Shape, prompt_ids: list[int], tau: float
+    target: Target, draft: Draft, shape: Shape, prompt_ids: list[int], result: dict[str, Any]
 ) -> dict[str, Any]:
     """A round costs c(verified rows), its draft steps and bookkeeping; plain decoding pays c(1) and
     bookkeeping for a token."""
     chains = [Shape(depth) for depth in range(1, shape.depth + 1)]
     costs = measure_costs(target, draft, prompt_ids, [*chains, shape])
+    verify_s = costs.verifying_s(shape) + costs.other_s
+    predicted = metrics.predicted_speedup(
+        result["tau"], costs.plain_s, verify_s, costs.drafting_s(shape)
+    )
     return {
         "target_ms_by_rows": {str(n): 1e3 * s for n, s in costs.target_s.items()},
         "draft_step_ms": 1e3 * costs.drafting_s(shape) / shape.depth,
         "draft_steps": shape.depth,
         "other_ms": 1e3 * costs.other_s,
         "verified_rows": shape.kept + 1,
-        "predicted_speedup": metrics.predicted_speedup(
-            tau, costs.plain_s, costs.verifying_s(shape) + costs.other_s, costs.drafting_s(shape)
-        ),
+        "predicted_speedup": predicted,
+        "agrees": metrics.agrees(predicted, result["speedup"], result["speedup_ci"]),
         "formula": "tau * (c(1) + other) / (c(verified_rows) + draft_steps * draft_step + other)",
     }
 
@@ -187,11 +212,13 @@ def _samples(rows: list[Row], tokenizer: PreTrainedTokenizerBase) -> list[dict[s
     ]
 
 
-def _summarise(ctx: Context, result: dict[str, Any], config: BenchmarkConfig) -> None:
+def _summarise(
+    ctx: Context, result: dict[str, Any], config: BenchmarkConfig, choice: Choice | None
+) -> None:
     ctx.summary |= {
         "plain_tokens_per_s": result["plain"]["tokens_per_s"],
         "draft_tokens_per_s": result["draft"]["tokens_per_s"],
-        "depth": config.depth,
+        **result["shape"],
         "predicted_speedup": result["cost_model"]["predicted_speedup"],
         "threads": result["threads"]["used"],
     }
@@ -207,6 +234,12 @@ def _summarise(ctx: Context, result: dict[str, Any], config: BenchmarkConfig) ->
         f"{ms['1']:.1f} ms for 1 row and {ms[rows]:.1f} ms for {rows}, a draft step "
         f"{cost['draft_step_ms']:.1f} ms"
     )
+    if choice is not None:
+        best = choice.best
+        ctx.progress.info(
+            f"chosen for {best.speedup:.2f}x at tau {best.tau:.2f}; measured: "
+            f"{result['speedup']:.2f}x at tau {result['tau']:.2f}"
+        )
     if config.temperature == 0 and result["equal"] < len(result["rows"]):
         different = len(result["rows"]) - result["equal"]
         ctx.progress.warning(f"{different} outputs differ from plain decoding; the proof judges")

@@ -98,6 +98,11 @@ def compare(ctx: Context, tasks: Sequence[Task], settings: Settings) -> Comparis
 def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Made]:
     recipe = ctx.config.recipe
     bench = recipe.benchmark
+    if bench.chooses:
+        raise BadInput(
+            "the recipe leaves the tree to the benchmark (auto), and methods are compared at one",
+            "give benchmark.depth, top_k and total_tokens; eagle3 benchmark says which are fastest",
+        )
     with closing(open_source(ctx, target)) as source:
         materials = Materials(
             ctx,
@@ -105,7 +110,7 @@ def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Mad
             open_tokenizer(ctx),
             source,
             choose(source, recipe.train, recipe.seed, ctx.progress),
-            Shape(bench.depth, bench.top_k, bench.total_tokens),
+            Shape(*bench.shape),
             ctx.out,
         )
         return {name: make(name, materials, settings.budget) for name in settings.methods}

@@ -57,9 +57,15 @@ class Recipe(Strict):
             )
         return self.model_copy(update={"prompts": prompts})
 
+    @property
+    def draft_depth(self) -> int:
+        """Draft tokens of a round, at most."""
+        depth = self.benchmark.depth
+        return self.train.ttt_steps if depth == "auto" else depth
+
     @model_validator(mode="after")
     def _trained_as_deep_as_drafted(self) -> Self:
-        if self.benchmark.depth > self.train.ttt_steps:
+        if self.draft_depth > self.train.ttt_steps:
             raise ValueError(
                 f"benchmark.depth {self.benchmark.depth} is deeper than train.ttt_steps "
                 f"{self.train.ttt_steps}: acceptance collapses beyond the trained depth"

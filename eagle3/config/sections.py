@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from eagle3.config.reference import PromptRef, Strict
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+Auto = Literal["auto"]
 
 
 class PromptSource(Strict):
@@ -277,16 +279,41 @@ class BenchmarkConfig(Strict):
     """Cap on an answer."""
     repeats: Annotated[int, Field(ge=1)] = 1
     """Times each prompt is decoded by each method, alternating."""
-    depth: Annotated[int, Field(ge=1, le=16)] = 3
-    """Draft tokens on the longest path of a round."""
-    top_k: Annotated[int, Field(ge=1, le=32)] = 1
+    depth: Annotated[int, Field(ge=1, le=16)] | Auto = 3
+    """Draft tokens on the longest path of a round; `auto` chooses what is fastest on the device, no
+    deeper than `train.ttt_steps`, and so for the next two."""
+    top_k: Annotated[int, Field(ge=1, le=32)] | Auto = 1
     """Children of a node; 1 drafts a chain."""
-    total_tokens: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Draft nodes verified in a round; `depth` for a chain when empty."""
+    total_tokens: Annotated[int, Field(ge=1, le=256)] | Auto | None = None
+    """Draft nodes verified in a round; `depth` * `top_k` when empty."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     """Sampling temperature of both methods; 0 is greedy."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads for both methods; measured and chosen when empty."""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether something of the tree is still to be chosen."""
+        return "auto" in (self.depth, self.top_k, self.total_tokens)
+
+    @property
+    def shape(self) -> tuple[int, int, int | None]:
+        """Depth, children of a node, and nodes.
+
+        Raises:
+            ValueError: some of it is still to be chosen.
+        """
+        depth, top_k, total = self.depth, self.top_k, self.total_tokens
+        if depth == "auto" or top_k == "auto" or total == "auto":
+            raise ValueError("the tree is chosen by the benchmark, which has not run")
+        return depth, top_k, total
+
+    def chosen(self, summary: Mapping[str, Any]) -> Self:
+        """With the tree that the benchmark chose, where it had to; from the stage's summary."""
+        if not self.chooses or "depth" not in summary:
+            return self
+        names = ("depth", "top_k", "total_tokens")
+        return self.model_copy(update={name: summary[name] for name in names})
 
 
 SAMPLED_PROMPTS, SAMPLED_TOKENS = 4, 8

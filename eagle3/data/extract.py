@@ -69,7 +69,7 @@ def read_sequences(responses: Path) -> list[TokenSequence]:
 
 
 def _write_shards(ctx: Context, target: Target, sequences: list[TokenSequence]) -> list[Shard]:
-    config, depth = ctx.config.recipe.extract, ctx.config.recipe.benchmark.depth
+    config, depth = ctx.config.recipe.extract, ctx.config.recipe.draft_depth
     total = sum(len(s.ids) for s in sequences)
     shards, tokens, started = [], 0, time.monotonic()
 

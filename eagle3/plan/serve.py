@@ -23,14 +23,15 @@ def serving(target: TargetRef, resolved: str, bench: BenchmarkConfig) -> dict[st
     Args:
         resolved: what the reference was pinned to; of a hub model `org/name@commit`.
     """
-    nodes = drafted_nodes(bench.depth, bench.top_k, bench.total_tokens)
-    speculative = {"method": "eagle3", "model": "./draft", "num_speculative_tokens": bench.depth}
+    depth, top_k, total = bench.shape
+    nodes = drafted_nodes(depth, top_k, total)
+    speculative = {"method": "eagle3", "model": "./draft", "num_speculative_tokens": depth}
     vllm = ["--speculative-config", json.dumps(speculative)]
     sglang = [
         "--speculative-algorithm", "EAGLE3",
         "--speculative-draft-model-path", "./draft",
-        "--speculative-num-steps", str(bench.depth),
-        "--speculative-eagle-topk", str(bench.top_k),
+        "--speculative-num-steps", str(depth),
+        "--speculative-eagle-topk", str(top_k),
         "--speculative-num-draft-tokens", str(nodes + 1),
     ]  # fmt: skip
     name = target.location if target.kind == "hub" else "TARGET_DIR"
@@ -38,7 +39,7 @@ def serving(target: TargetRef, resolved: str, bench: BenchmarkConfig) -> dict[st
     launch = ["python", "-m", "sglang.launch_server", "--model-path", name]
     return {
         "target": resolved,
-        "num_speculative_tokens": bench.depth,
+        "num_speculative_tokens": depth,
         "vllm": {"args": vllm, "command": shlex.join(["vllm", "serve", name, *pinned, *vllm])},
         "sglang": {"args": sglang, "command": shlex.join([*launch, *pinned, *sglang])},
     }

@@ -28,9 +28,10 @@ def prove_again(stage: Stage, run: Path, stream: TextIO | io.TextIOBase | None =
     started, progress = time.monotonic(), reporter(stage.name, run, stream)
     out = run / "stages" / stage.name / "again"
     with stop_on_signals() as stop, alone(run, stage.name, progress.info, stop):
-        inputs = {name: current(run, name) for name in stage.reads}
+        config = read_config(run)
+        inputs = stage.inputs(run, config)
         out.mkdir(parents=True, exist_ok=True)
-        stage.function(Context(run, stage.name, read_config(run), out, inputs, progress, stop))
+        stage.function(Context(run, stage.name, config, out, inputs, progress, stop))
         after = read_json(out / "certificate.json")
         shutil.rmtree(out)
     found = differences(before, after)

@@ -27,7 +27,7 @@ from eagle3.proof.certificate import certificate
 from eagle3.proof.greedy import PromptProof, prove_prompt
 from eagle3.proof.page import page
 from eagle3.proof.reference import Reference
-from eagle3.run import Context, write_json
+from eagle3.run import Context, read_manifest, write_json
 
 R = TypeVar("R", PromptProof, samples.Samples)
 
@@ -61,7 +61,9 @@ def prove(ctx: Context) -> None:
 def shape(ctx: Context) -> Shape:
     """The proof drafts exactly as the benchmark does."""
     config = ctx.config.recipe.benchmark
-    return Shape(config.depth, config.top_k, config.total_tokens)
+    if config.chooses:
+        config = config.chosen(read_manifest(ctx.inputs["benchmark"])["summary"])
+    return Shape(*config.shape)
 
 
 def _journal(

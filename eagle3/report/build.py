@@ -70,7 +70,10 @@ def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
     blocks += _time(facts)
     config = facts.config
     resolved = facts.target.get("resolved", config.target)
-    flags = serving(config.target_ref, resolved, config.recipe.benchmark)
+    bench = config.recipe.benchmark.chosen(facts.summary("benchmark"))
+    if bench.chooses:
+        return blocks
+    flags = serving(config.target_ref, resolved, bench)
     commands = "\n\n".join(flags[engine]["command"] for engine in ("vllm", "sglang"))
     return [*blocks, Heading("Serve it"), Code(commands)]
 

@@ -107,12 +107,12 @@ def _find(run: Path, shares: list[Fraction], folders: list[Path], progress: Prog
         sizes,
         np.array([training.emitted for training in trainings], dtype=np.float64),
         np.array([training.rounds for training in trainings], dtype=np.float64),
-        config.recipe.benchmark.depth + 1,
+        config.recipe.draft_depth + 1,
         config.recipe.seed,
     )
     target = read_manifest(current(run, "resolve"))["summary"].get("resolved", config.target)
     chose = any(judges.chose for _, judges in measured)
     finding = Finding(
-        target, config.recipe.seed, config.recipe.benchmark.depth, trainings, curve, chose
+        target, config.recipe.seed, config.recipe.draft_depth, trainings, curve, chose
     )
     return write(finding, run / "scaling")

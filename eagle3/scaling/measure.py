@@ -65,7 +65,7 @@ def measure(run: Path, share: str, progress: Progress) -> tuple[Training, Judges
         chosen = choose(source, config.recipe.train, config.recipe.seed, progress)
         judges = _judges(source, {ref.id for ref in chosen.heldout})
         draft = official.load(trained / "draft", target.embed.weight.detach())
-        depth = config.recipe.benchmark.depth
+        depth = config.recipe.draft_depth
         found = []
         for n, ref in enumerate(judges.refs):
             found.append(chain_acceptance(draft, [source.load(ref)], depth))

@@ -114,7 +114,7 @@ def deciding(ctx: Context) -> dict[str, Any]:
         section["start_from"] = draft_content(Path(recipe.train.start_from))
     return flat({"train": section}) | {
         "seed": recipe.seed,
-        "benchmark.depth": recipe.benchmark.depth,
+        "benchmark.depth": recipe.draft_depth,
         "features": read_manifest(ctx.inputs["extract"])["outputs_digest"],
     }
 

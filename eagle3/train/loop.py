@@ -54,7 +54,7 @@ class Trainer:
         self.ctx = ctx
         self.config: TrainConfig = ctx.config.recipe.train
         self.leads = rank() == 0
-        self.depth = ctx.config.recipe.benchmark.depth
+        self.depth = ctx.config.recipe.draft_depth
         self.work = ctx.out / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         target = Target.load(

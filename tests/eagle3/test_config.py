@@ -79,6 +79,19 @@ def test_drafting_deeper_than_trained_is_refused() -> None:
         load_recipe("quick", {"benchmark": {"depth": 9}})
 
 
+def test_a_tree_that_is_to_be_chosen_is_no_deeper_than_trained() -> None:
+    recipe = load_recipe("quick", {"benchmark": {"depth": "auto", "top_k": "auto"}})
+    assert recipe.draft_depth == recipe.train.ttt_steps
+    bench = recipe.benchmark
+    assert bench.chooses
+    with pytest.raises(ValueError, match="has not run"):
+        _ = bench.shape
+    assert bench.chosen({}) == bench
+    summary = {"depth": 2, "top_k": 4, "total_tokens": 6, "tau": 1.5}
+    assert bench.chosen(summary).shape == (2, 4, 6)
+    assert load_recipe("quick").benchmark.chosen(summary).shape == (3, 1, None)
+
+
 def test_a_run_needs_a_target_that_parses() -> None:
     with pytest.raises(ValidationError, match="is not a reference"):
         RunConfig(target="what", recipe=load_recipe("quick"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eagle3.bench.choose import Choice, choose, shapes
+from eagle3.bench.choose import TOP_KS, Choice, candidates, choose, shapes
 from eagle3.bench.cost import Costs, measure_costs
 from eagle3.bench.simulate import KnownAnswer, grow_along, read_answers
+from eagle3.config import BenchmarkConfig
 from eagle3.data.records import Response
 from eagle3.decode.tree import Shape
+from eagle3.errors import BadInput
 from tests.golden import Golden, golden_draft, golden_target, successor_scores
 
 FREE = Costs(dict.fromkeys(range(1, 65), 1.0), dict.fromkeys((1, 2, 4, 8), (0.0, 0.01)))
@@ -99,6 +101,20 @@ def test_shapes_are_trees_that_exist() -> None:
         Shape(1, 1, 1), Shape(2, 1, 2),
         Shape(1, 2, 1), Shape(1, 2, 2), Shape(2, 2, 2), Shape(2, 2, 5), Shape(2, 2, 6),
     ]  # fmt: skip
+
+
+def test_settings_leave_shapes_open() -> None:
+    everything = BenchmarkConfig(depth="auto", top_k="auto", total_tokens="auto")
+    found = candidates(everything, 3)
+    assert {shape.top_k for shape in found} == set(TOP_KS)
+    assert max(shape.depth for shape in found) == 3
+    assert Shape(3, 1, 3) in found
+    chains = candidates(BenchmarkConfig(depth="auto"), 2)
+    assert [shape.kept for shape in chains] == [1, 2]
+    fixed = candidates(BenchmarkConfig(depth=2, top_k="auto", total_tokens=6), 2)
+    assert [shape.top_k for shape in fixed] == [1, 2, 4, 8]
+    with pytest.raises(BadInput, match="fits no tree"):
+        candidates(BenchmarkConfig(depth="auto", top_k=2, total_tokens=99), 3)
 
 
 def test_answers_of_one_token_cannot_choose(golden: Golden) -> None:

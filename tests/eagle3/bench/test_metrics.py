@@ -74,6 +74,16 @@ def test_the_cost_model() -> None:
     assert metrics.predicted_speedup(2.0, one_row=10, verify=12, draft=3) == pytest.approx(20 / 15)
 
 
+@pytest.mark.parametrize(
+    ("predicted", "interval", "holds"),
+    [(1.14, (0.99, 1.01), True), (1.16, (0.99, 1.01), False), (1.16, (0.8, 1.2), True)],
+)
+def test_a_cost_model_holds_within_15_percent_or_half_the_interval(
+    predicted: float, interval: tuple[float, float], holds: bool
+) -> None:
+    assert metrics.agrees(predicted, 1.0, interval) is holds
+
+
 def test_latencies() -> None:
     """Two answers; the first emits three tokens in its second round, at once."""
     found = metrics.latency([[1.0, 2.0, 2.0, 2.0, 4.0], [3.0, 3.5]])

@@ -146,7 +146,8 @@ class Reader:
     def _marked(
         self, messages: list[Message], prompt: str, whole: str, tools: Tools
     ) -> Answer | None:
-        """The answer that the template's own `{% generation %}` marks, where it has them."""
+        """The answer that the template's own `{% generation %}` marks, where it has them: without
+        what the generation prompt gives, or stands after the end of turn."""
         template = self.tokenizer.get_chat_template(tools=tools)
         if "endgeneration" not in template:
             return None
@@ -159,10 +160,12 @@ class Reader:
         )
         if not ranges or not whole.startswith(prompt):
             return None
-        start, stop = ranges[-1]
-        if said(whole[start:stop], messages[-1]) is None:
+        start, stop = max(ranges[-1][0], len(prompt)), ranges[-1][1]
+        end = said(whole[start:stop], messages[-1])
+        if end is None:
             return None
-        return Answer(whole[:stop], start, any(whole[:stop].endswith(mark) for mark in self.marks))
+        cut, ended = self._end_of_turn(whole[start:stop], end, bool(messages[-1].get("tool_calls")))
+        return Answer(whole[: start + cut] if ended else whole[:stop], start, ended)
 
     def _aligned(
         self, history: list[Message], message: Message, prompt: str, whole: str, tools: Tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,22 @@ def test_the_same_question_twice_gives_each_answer_once():
     turns = [user("Q"), answer("aa"), user("Q"), answer("a")]
     reading = read("mistral", [{"role": "system", "content": "BE BRIEF."}, *turns])
     assert [text.strip() for text in written("mistral", reading)] == ["aa</s>", "a</s>"]
+
+
+def test_marks_around_more_than_the_target_writes():
+    """The header is the generation prompt's, and nothing is written after the end of turn."""
+    tokens = copy.deepcopy(tokenizer("chatml", "exact"))
+    tokens.chat_template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}"
+        "<|im_start|>assistant\n{{ m.content }}<|im_end|>\n{% endgeneration %}"
+        "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    turns = [user("Q"), answer("an answer"), user("Q"), answer("another\n")]
+    reading = Reader(tokens, frozenset()).read(turns)
+    expected = ["an answer<|im_end|>", "another\n<|im_end|>"]
+    assert written("chatml", reading) == expected
+    assert [sample.ended for sample in reading.samples] == [True]
 
 
 @QUICK

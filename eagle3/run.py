@@ -195,7 +195,17 @@ def current(run: Path, stage: str) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    """What a stage left in its output folder.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    path = folder / "manifest.json"
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        manifest["outputs_digest"]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{path} is damaged", "run its stage again; others stay") from None
     return manifest
 
 
@@ -203,7 +213,7 @@ def verify_manifest(folder: Path) -> bool:
     """True when the manifest is there and every listed file has its recorded size and hash."""
     try:
         outputs = read_manifest(folder)["outputs"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, BadInput, KeyError, TypeError):
         return False
     for name, entry in outputs.items():
         path = folder / name

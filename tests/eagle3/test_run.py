@@ -70,6 +70,17 @@ def test_a_stage_needs_the_ones_before_it(run: Path) -> None:
     assert e.value.hint == f"first run: eagle3 first {run}"
 
 
+@pytest.mark.parametrize("text", ['{"outputs": {', "[]", "{}", "\xff"])
+def test_a_damaged_manifest_is_named_and_made_anew(run: Path, text: str) -> None:
+    run_stage(FIRST, run, io.StringIO())
+    manifest = current(run, "first") / "manifest.json"
+    manifest.write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput, match=r"first/\w+/manifest.json is damaged"):
+        run_stage(SECOND, run, io.StringIO())
+    run_stage(FIRST, run, io.StringIO())
+    run_stage(SECOND, run, io.StringIO())
+
+
 def test_time_spent_before_a_stop_counts(run: Path) -> None:
     def stopped(ctx: Context) -> None:
         ctx.stop.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from eagle3.data.source import FeatureSource
 from eagle3.decode.drafter import Drafter
 from eagle3.decode.linear import speed_up
 from eagle3.decode.tree import Shape
-from eagle3.draft import Draft
+from eagle3.draft import Draft, DraftConfig
 from eagle3.drafters import saved
+from eagle3.drafters.eagle import Eagle, EagleDrafter
+from eagle3.drafters.eagle2 import Eagle2
 from eagle3.drafters.eagle3 import Eagle3
 from eagle3.drafters.fit import Budget, Method, fit
-from eagle3.drafters.guesses import rank_accuracy
-from eagle3.drafters.heads import DraftHeads, HeadDrafter
+from eagle3.drafters.guesses import Guesser, rank_accuracy
+from eagle3.drafters.hass import Hass
+from eagle3.drafters.heads import HeadDrafter
 from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.lookahead import Lookahead
 from eagle3.drafters.medusa import Medusa
@@ -116,7 +119,8 @@ class Entry:
     """None where there is nothing to train."""
     drafter: Callable[[Materials, Any], Drafter]
     """From what was trained."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    trained_as: str | None = None
+    """Another method whose training this is."""
 
 
 def _heads(cls: Any) -> Entry:
@@ -125,11 +129,24 @@ def _heads(cls: Any) -> Entry:
         heads: Any = cls(m.target.embed.weight.detach(), m.kept_D, head_VH, m.shape.depth)
         return heads.to(m.target.device)
 
-    def drafter(m: Materials, heads: DraftHeads) -> Drafter:
-        accuracy_KI = rank_accuracy(heads, m.heldout, m.shape.depth, RANKS)
-        return HeadDrafter(heads, best_layout(accuracy_KI, m.shape.kept))
+    return Entry(learner, lambda m, heads: HeadDrafter(heads, _layout(m, heads)))
 
-    return Entry(learner, drafter)
+
+def _eagle(cls: type[Eagle]) -> Callable[[Materials], Method]:
+    def learner(m: Materials) -> Method:
+        target, kept_D = m.target, m.kept_D
+        sizes = DraftConfig.for_target(target.config, m.source.capture_layers, len(kept_D))
+        embed_VH, head_VH = target.embed.weight.detach(), target.head_weight().detach()
+        draft = cls(sizes, embed_VH, kept_D, head_VH, target.softcap, m.shape.depth)
+        return draft.to(target.device)
+
+    return learner
+
+
+def _layout(m: Materials, guesser: Guesser) -> Layout:
+    """The static tree whose nodes are most often right on held-out answers."""
+    accuracy_KI = rank_accuracy(guesser, m.heldout, m.shape.depth, RANKS)
+    return best_layout(accuracy_KI, m.shape.kept)
 
 
 METHODS: dict[str, Entry] = {
@@ -143,6 +160,9 @@ METHODS: dict[str, Entry] = {
     ),
     "medusa": _heads(Medusa),
     "hydra": _heads(Hydra),
+    "eagle": Entry(_eagle(Eagle), lambda m, draft: EagleDrafter(draft, _layout(m, draft))),
+    "eagle2": Entry(_eagle(Eagle), lambda m, draft: Eagle2(draft, m.shape), trained_as="eagle"),
+    "hass": Entry(_eagle(Hass), lambda m, draft: Eagle2(draft, m.shape)),
     "eagle3": Entry(Eagle3Learner, lambda m, learner: Eagle3(learner.module, m.shape)),
 }
 """By name, in the order of the papers' tables."""
@@ -185,7 +205,7 @@ def make(name: str, materials: Materials, budget: Budget) -> Made:
     if entry.learner is None:
         drafter = entry.drafter(materials, None)
         return Made(drafter, _settings(drafter), None)
-    learner, training = _trained(name, entry.learner, materials, budget)
+    learner, training = _trained(entry.trained_as or name, entry.learner, materials, budget)
     learner.module.eval().requires_grad_(False)
     speed_up(learner.module)
     drafter = entry.drafter(materials, learner)

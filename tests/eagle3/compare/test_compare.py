@@ -99,11 +99,21 @@ def test_from_a_target_to_the_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert again.baseline.loop != result.baseline.loop or again.asked == result.asked
     assert all(m.training is None or m.training.cached for m in again.methods)
 
-    # Sampled, and on one more method: the trainings are found again
-    more = ["--methods", "pld,eagle3,sps", "--temperature", "1", "--prompts", "2"]
+    # Every method, sampled
+    more = ["--methods", "all", "--temperature", "1", "--prompts", "1", "--budget-tokens", "2000"]
     assert compare(str(run), *arguments[2:], *more) == 0
     sampled = Comparison.model_validate_json((folder / "compare.json").read_text())
-    assert [m.training and m.training.cached for m in sampled.methods] == [None, True, False]
+    trainings = {m.name: m.training for m in sampled.methods}
+    assert list(trainings) == list(methods.METHODS)
+    assert {name for name, training in trainings.items() if training is None} == {
+        "pld",
+        "lookahead",
+    }
+    eagle, eagle2 = trainings["eagle"], trainings["eagle2"]
+    assert eagle is not None
+    assert eagle2 is not None
+    assert eagle.sha256 == eagle2.sha256
+    assert (eagle.cached, eagle2.cached) == (False, True)
 
 
 def check(result: Comparison) -> None:

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from eagle3.packed import unpacked
 
 AS_VALUES = ("fp8", "mxfp4")
 """Quantisations that transformers undoes while it loads."""
+
+PACKED = ("awq", "gptq")
+"""Quantisations that are undone here (`eagle3.packed`)."""
 
 BY_PACKAGE = ("bitsandbytes",)
 """Quantisations that a package of that name undoes after loading, where it is installed."""
@@ -50,10 +55,18 @@ def load_model(
     method = quantisation(config.to_dict())
     if method in AS_VALUES:
         config.quantization_config["dequantize"] = True
+    kind: Any = AutoModelForCausalLM
+    named: str | None = str(folder)
+    if method in PACKED:
+        options["state_dict"] = unpacked(Path(folder), config.quantization_config, dtype)
+        del config.quantization_config
+        with torch.device("meta"):
+            kind = type(kind.from_config(config, trust_remote_code=False))
+        named = None  # its weights are given, in place of files
     if method in BY_PACKAGE:
         options["device_map"] = {"": device}
-    model, notes = AutoModelForCausalLM.from_pretrained(
-        str(folder),
+    model, notes = kind.from_pretrained(
+        named,
         config=config,
         dtype=dtype,
         local_files_only=True,
@@ -62,6 +75,16 @@ def load_model(
         output_loading_info=True,
         **options,
     )
+    if named is None:
+        say_generation(model, Path(folder))
     if method in BY_PACKAGE:
         model = model.dequantize(dtype)
     return model.to(device=device, dtype=dtype).eval(), notes
+
+
+def say_generation(model: Any, folder: Path) -> None:
+    """Give a model that was not made from a folder that folder's generation config."""
+    if (folder / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(
+            str(folder), local_files_only=True
+        )

@@ -283,7 +283,7 @@ def _with_others(
     if processes() > 1 and stage.together is None:
         raise BadInput(
             f"{stage.name} was started in {processes()} processes and runs in one",
-            f"eagle3 {stage.name} {run}; only train goes behind torchrun",
+            f"eagle3 {stage.name} {run}; only extract and train go behind torchrun",
         )
     joined = stage.together() if processes() > 1 and stage.together else nullcontext(_no_others)
     held = nullcontext() if rank() else alone(run, stage.name, progress.info, stop)

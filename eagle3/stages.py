@@ -15,10 +15,10 @@ from eagle3.data.prompts import prompt_content
 from eagle3.data.regenerate import regenerate
 from eagle3.data.resolve import resolve
 from eagle3.export.stage import export
+from eagle3.parallel import together
 from eagle3.proof import prove
 from eagle3.run import Stage
 from eagle3.train.loop import train
-from eagle3.train.parallel import together
 from eagle3.train.warm import draft_content
 
 
@@ -42,10 +42,10 @@ def _regenerate(config: RunConfig) -> dict[str, Any]:
 
 
 def _extract(config: RunConfig) -> dict[str, Any]:
-    """All but how much may be stored and where streamed features are made, which decide nothing."""
+    """All but how much may be stored and where features are made, which decide nothing."""
     recipe = config.recipe
     section = recipe.extract.model_dump(
-        mode="json", exclude={"quota_gb", "queue_batches", "device"}
+        mode="json", exclude={"quota_gb", "queue_batches", "device", "sharded"}
     )
     return {"seed": recipe.seed, "extract": section}
 
@@ -81,7 +81,7 @@ STAGES = {
         Stage("resolve", (), lambda c: {"target": c.target}, resolve, always=True),
         Stage("prepare", ("resolve",), _prompts, prepare),
         Stage("regenerate", ("resolve", "prepare"), _regenerate, regenerate),
-        Stage("extract", ("resolve", "regenerate"), _extract, extract),
+        Stage("extract", ("resolve", "regenerate"), _extract, extract, together=together),
         Stage("train", ("resolve", "regenerate", "extract"), _train, train, together=together),
         Stage("export", ("resolve", "train"), _recipe(), export),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),

@@ -167,6 +167,9 @@ class Target:
             return hidden_BLH, None
         return hidden_BLH, torch.cat([captured[i] for i in self.capture_layers], dim=-1)
 
+    def accompany(self) -> None:
+        """Go along with other processes' forwards, where these need this one (`eagle3.spread`)."""
+
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of final normed hidden states [..., H]."""

@@ -171,6 +171,19 @@ class ExtractConfig(Strict):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] | None = None
     """Where the target runs (streamed); the last GPU when empty, or else the CPU."""
 
+    sharded: bool = False
+    """Of several processes (`torchrun`), have each keep its part of the target's layers (FSDP2):
+    for a target that one device cannot hold (offline, online)."""
+
+    @model_validator(mode="after")
+    def _spread_over_one_group(self) -> Self:
+        if self.sharded and self.mode == "streamed":
+            raise ValueError(
+                "streamed features come from processes that each hold the whole target; a spread "
+                "one goes with mode online or offline"
+            )
+        return self
+
     @model_validator(mode="after")
     def _only_what_is_stored_is_cut(self) -> Self:
         if self.top_k is not None and self.mode != "offline":

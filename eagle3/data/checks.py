@@ -19,7 +19,8 @@ from eagle3.data.records import read_json
 from eagle3.data.weights import Checkpoint, read_checkpoint
 from eagle3.errors import BadInput
 from eagle3.fit import context_length, mlp_width
-from eagle3.load import AS_VALUES, BY_PACKAGE, quantisation
+from eagle3.load import AS_VALUES, BY_PACKAGE, PACKED, quantisation
+from eagle3.packed import cannot_unpack
 from eagle3.run import sha256_json
 from eagle3.target import load_tokenizer
 
@@ -170,6 +171,9 @@ def _check_quantisation(raw: dict[str, Any]) -> None:
     method = quantisation(raw)
     if method is None or method in AS_VALUES or (method in BY_PACKAGE and find_spec(method)):
         return
+    unread = cannot_unpack(raw["quantization_config"]) if method in PACKED else None
+    if method in PACKED and unread is None:
+        return
     plain = "give the checkpoint it was quantised from; a draft made for that one loads beside it"
     if method in BY_PACKAGE:
         raise BadInput(
@@ -177,8 +181,8 @@ def _check_quantisation(raw: dict[str, Any]) -> None:
             f"pip install {method} (meant for GPUs), or {plain}",
         )
     raise BadInput(
-        f"the target's weights are quantised ({method}); of quantised weights this engine reads "
-        f"{', '.join((*AS_VALUES, *BY_PACKAGE))}",
+        f"the target's weights are quantised ({method}{f', {unread}' if unread else ''}); of "
+        f"quantised weights this engine reads {', '.join((*AS_VALUES, *BY_PACKAGE, *PACKED))}",
         plain,
     )
 

@@ -17,7 +17,9 @@ from eagle3.data.local import capture_layers, open_target, target_facts
 from eagle3.data.records import Journal, Response
 from eagle3.data.topk import TopKLoss
 from eagle3.errors import BadInput, DiskFull, disk_is_full
+from eagle3.parallel import anywhere, share, wait
 from eagle3.plan import bytes_per_token
+from eagle3.process import rank
 from eagle3.run import Context, sha256_file, write_json
 from eagle3.target import Target
 
@@ -26,7 +28,8 @@ def extract(ctx: Context) -> None:
     """Write the shards, then `index.json`; of online and streamed features, the index alone.
 
     Resumes: a shard that `work/shards.jsonl` lists, and whose hash is right, is kept; so are those
-    of an index that is there already, when other files of the folder are lost or damaged.
+    of an index that is there already, when other files of the folder are lost or damaged. Several
+    processes (`torchrun`) deal out the shards; a shard is the same whoever writes it.
 
     Raises:
         DiskFull: the features of all responses would not fit, or exceed the quota.
@@ -40,6 +43,8 @@ def extract(ctx: Context) -> None:
         sizes, shards = vars(target), _write_shards(ctx, target, sequences)
     else:
         sizes, shards = target_facts(ctx), []
+    if rank() > 0:
+        return
     index = FeatureIndex(
         hidden_size=sizes["hidden_size"],
         vocab_size=sizes["vocab_size"],
@@ -71,32 +76,46 @@ def read_sequences(responses: Path) -> list[TokenSequence]:
 def _write_shards(ctx: Context, target: Target, sequences: list[TokenSequence]) -> list[Shard]:
     config, depth = ctx.config.recipe.extract, ctx.config.recipe.draft_depth
     total = sum(len(s.ids) for s in sequences)
-    shards, tokens, started = [], 0, time.monotonic()
+    tokens, started = 0, time.monotonic()
 
     def count(new_tokens: int) -> None:
         nonlocal tokens
         tokens += new_tokens
-        ctx.progress.progress(tokens, total, "token")
+        ctx.progress.progress(tokens, kept + own, "token")
 
-    journal = Journal(ctx.out / "work" / "shards.jsonl", Shard)
+    parts = list(enumerate(packed(sequences, config.shard_tokens)))
+    names = [f"shard-{i:05d}.safetensors" for i, _ in parts]
+    work = ctx.out / "work"
+    journal = Journal(work / (f"shards-{rank()}.jsonl" if rank() else "shards.jsonl"), Shard)
     try:
-        known = [*_indexed(ctx.out), *journal.records]
+        known = [*_indexed(ctx.out), *_journalled(work)]
         done = {s.file: s for s in known if intact(ctx.out / s.file, s)}
-        count(sum(s.tokens for s in done.values()))
-        kept = tokens
+        kept = sum(s.tokens for s in done.values())
+        mine = [(i, part) for i, part in share(parts) if names[i] not in done]
+        own = sum(len(s.ids) for _, part in mine for s in part)
+        count(kept)
         check_disk(ctx.out, total, kept, target.hidden_size, config)
-        for i, part in enumerate(packed(sequences, config.shard_tokens)):
-            name = f"shard-{i:05d}.safetensors"
-            if name not in done:
-                ctx.check_stop("finished shards are kept")
-                shard = write_shard(target, part, ctx.out, name, config.top_k, depth, count)
-                done[name] = shard
+        for i, part in mine:
+            if not ctx.stop.is_set():
+                shard = write_shard(target, part, ctx.out, names[i], config.top_k, depth, count)
                 journal.append(shard)
-            shards.append(done[name])
     finally:
         journal.close()
-    ctx.summary["tokens_per_s"] = round((tokens - kept) / (time.monotonic() - started), 2)
-    return shards
+    target.accompany()
+    wait()
+    done |= {s.file: s for s in _journalled(work)}
+    if anywhere(ctx.stop.is_set()) and done.keys() < set(names):
+        ctx.stop.set()
+        ctx.check_stop("finished shards are kept")
+    ctx.summary["tokens_per_s"] = round((total - kept) / (time.monotonic() - started), 2)
+    return [done[name] for name in names]
+
+
+def _journalled(work: Path) -> list[Shard]:
+    """What processes, as many as there were, have written down so far."""
+    journals = sorted(work.glob("shards*.jsonl"))
+    lines = [line for path in journals for line in path.read_text().splitlines(keepends=True)]
+    return [Shard.model_validate_json(line) for line in lines if line.endswith("\n")]
 
 
 def packed(sequences: Sequence[TokenSequence], shard_tokens: int) -> Iterator[list[TokenSequence]]:

@@ -11,7 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from eagle3.data.records import read_json
 from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput
+from eagle3.process import processes
 from eagle3.run import Context
+from eagle3.spread import SpreadTarget, load_rows
 from eagle3.target import Target, load_tokenizer
 
 
@@ -48,9 +50,25 @@ def open_target(ctx: Context, exact: bool = False) -> Target:
     """
     device = default_device()
     dtype = torch.float32 if exact else working_type(ctx, device)
+    if is_spread(ctx):
+        return SpreadTarget.load(target_dir(ctx), dtype, device, capture_layers(ctx))
     target = Target.load(target_dir(ctx), dtype, device, capture_layers(ctx))
     speed_up(target.model)
     return target
+
+
+def open_taught(ctx: Context) -> Target:
+    """What training needs of the target, in float32: its embedding and head; all of it where it
+    also makes the features, in this process."""
+    folder, device, layers = target_dir(ctx), default_device(), capture_layers(ctx)
+    if ctx.config.recipe.extract.mode == "online" and not is_spread(ctx):
+        return Target.load(folder, device=device, capture_layers=layers)
+    return load_rows(folder, device, layers)
+
+
+def is_spread(ctx: Context) -> bool:
+    """Whether the target's layers are spread over this stage's processes."""
+    return ctx.config.recipe.extract.sharded and processes() > 1
 
 
 def working_type(ctx: Context, device: str) -> torch.dtype:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from eagle3.data.extract import read_sequences, write_shard
 from eagle3.data.features import FeatureIndex, Indexed, Sample, SampleRef, Shard
-from eagle3.data.local import open_target
+from eagle3.data.local import is_spread, open_target
 from eagle3.data.records import Split
 from eagle3.errors import BadInput
 from eagle3.run import Context, sha256_file
@@ -98,6 +98,9 @@ class FeatureStore(Indexed):
                 for future in waiting:
                     future.cancel()
 
+    def settle(self) -> None:
+        """What is stored is read alone."""
+
     def close(self) -> None:
         with self._lock:
             self._open.clear()
@@ -144,6 +147,12 @@ class Reextraction:
     def __call__(self, shard: Shard, problem: str) -> Path:
         """Raises BadInput when the answers are no longer those of the shard."""
         ctx, folder = self.ctx, self.ctx.inputs["extract"]
+        if is_spread(ctx):
+            raise BadInput(
+                f"feature shard {folder / shard.file} {problem}, and the target that would read "
+                "its samples again is spread",
+                "run the stage extract again",
+            )
         ctx.progress.warning(
             f"feature shard {folder / shard.file} {problem}; the target reads its "
             f"{len(shard.samples)} samples again"

@@ -16,6 +16,7 @@ from eagle3.data.records import Split
 from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput
 from eagle3.run import sha256_file
+from eagle3.spread import SpreadTarget
 from eagle3.target import Target
 
 KEEP_BYTES = 2**29
@@ -75,7 +76,8 @@ class OnlineSource(Unstored):
 
     def __init__(self, target: Target, index: FeatureIndex, responses: Path) -> None:
         super().__init__(index, responses)
-        speed_up(target.model)
+        if not isinstance(target, SpreadTarget):
+            speed_up(target.model)
         self._target = target
         self._recent = Recent()
 
@@ -86,6 +88,9 @@ class OnlineSource(Unstored):
     def batches(self, order: Iterable[list[SampleRef]]) -> Iterator[list[Sample]]:
         for refs in order:
             yield captured_samples(self._target, [self.sequence(ref) for ref in refs])
+
+    def settle(self) -> None:
+        self._target.accompany()
 
     def close(self) -> None:
         self._recent = Recent()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle3.data.features import FeatureIndex, Sample, SampleRef
-from eagle3.data.local import open_target, target_dir, working_type
+from eagle3.data.local import is_spread, open_target, target_dir, working_type
 from eagle3.data.offline import FeatureStore, Reextraction
 from eagle3.data.online import OnlineSource
 from eagle3.data.records import Split
@@ -51,6 +51,11 @@ class FeatureSource(Protocol):
         """The samples of each batch, in this order; the next ones may be prepared meanwhile."""
         ...
 
+    def settle(self) -> None:
+        """Until no process reads any more; where the target is spread over them, each helps the
+        others meanwhile, so all must call it when they have what they asked for."""
+        ...
+
     def close(self) -> None:
         """Let go of files and processes; may be called twice."""
         ...
@@ -72,7 +77,7 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
         case "offline":
             return FeatureStore(folder, index, Reextraction(ctx, index.top_k))
         case "online":
-            same = target.dtype == working_type(ctx, target.device.type)
+            same = target.dtype == working_type(ctx, target.device.type) and not is_spread(ctx)
             return OnlineSource(target if same else open_target(ctx), index, responses)
         case "streamed":
             device = config.device or _last_device()

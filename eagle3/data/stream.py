@@ -105,6 +105,9 @@ class StreamedSource(Unstored):
         finally:
             self._unwanted |= {number for number, _ in waiting}
 
+    def settle(self) -> None:
+        """Every process has a target of its own."""
+
     def close(self) -> None:
         """End the process. It holds nothing that could be lost, so it is not waited for long."""
         with contextlib.suppress(BrokenPipeError):  # it has ended before

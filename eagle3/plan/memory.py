@@ -93,15 +93,16 @@ def training(
         accumulated: gradients of an earlier backward pass are there already.
     """
     weights = draft.parameters * FLOAT32
+    part, largest_part = weights // sharded, largest(draft) // sharded
     base = Memory(
         frozen=frozen(target, draft, frozen_bytes),
-        draft=weights // sharded + (weights if sharded > 1 else 0),
-        optimizer=MOMENTS * weights // sharded,
+        draft=part + (weights if sharded > 1 else 0),
+        optimizer=MOMENTS * part,
         # As stored, in bfloat16, and as training computes with it.
         batch=rows.tokens * 4 * draft.hidden_size * (BFLOAT16 + FLOAT32),
     )
     half = product_bytes != FLOAT32
-    earlier = weights // sharded if accumulated else 0
+    earlier = weights if accumulated else 0
     kept, step = kept_for_backward(draft, train.ttt_steps, rows, product_bytes, train.recompute)
     head = draft.vocab_size * draft.hidden_size * FLOAT32
     outputs = train.ttt_steps * rows.starts * draft.hidden_size * FLOAT32
@@ -118,8 +119,10 @@ def training(
         {"activations": kept + 5 * outputs, "gradients": earlier + head},
         # The last step, made again where it was not kept.
         {"activations": kept + 2 * outputs + step, "gradients": earlier + head},
+        # Spread: gradients of all weights, before a process cuts out its part of them.
+        {"gradients": weights + (largest_part if sharded > 1 else 0)},
         # The update, a parameter at a time.
-        {"gradients": weights // sharded, "optimizer": base.optimizer + 2 * largest(draft)},
+        {"draft": part, "gradients": part, "optimizer": base.optimizer + 2 * largest_part},
     )
     return max((base.model_copy(update=m) for m in moments), key=lambda found: found.total)
 

@@ -30,7 +30,8 @@ class Mode(Figures):
     features: str
     """`offline`, `online` or `streamed`, as `extract.mode` of the recipe."""
     sharding: str
-    """`single` process; `ddp`: each process holds all weights; `fsdp`: they are spread."""
+    """`single` process; `ddp`: each process holds all weights; `fsdp`: they are spread
+    (`train.sharded`, `extract.sharded`)."""
     memory_bytes: int
     """Of one device, or of the machine on a CPU: the larger of what follows."""
     training: Memory
@@ -115,8 +116,6 @@ def _mode(setting: Setting, features: str, sharding: str) -> Mode:
     elif setting.disk_bytes is not None and disk > setting.disk_bytes:
         free = setting.disk_bytes / 1e9
         why = f"writes {disk / 1e9:.1f} GB, where {free:.1f} GB are free"
-    elif sharding == "fsdp":
-        why = "would fit; not available yet"
     extract, train = _seconds(setting, features, sharding)
     return Mode(
         name=f"{features}-{sharding}",
@@ -144,8 +143,8 @@ def _memory(
     length = setting.work.sample_tokens
     train, trainers = setting.recipe.train, _trainers(setting, features)
     share = max(length, train.batch_tokens // trainers)
-    sharded = setting.world if sharding == "fsdp" else 1
-    reader = _reader(setting, sharded)
+    sharded = trainers if sharding == "fsdp" else 1
+    reader = _reader(setting, sharded if features != "streamed" else 1)
     together = features == "online" or (features == "streamed" and setting.world == 1)
     parts = 1
     while True:

@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 
+from eagle3 import parallel
 from eagle3.config import TrainConfig
 from eagle3.data.features import Sample, SampleRef
-from eagle3.data.local import capture_layers, default_device, target_dir
+from eagle3.data.local import open_taught
 from eagle3.data.source import open_source
 from eagle3.export import official
 from eagle3.process import processes, rank
 from eagle3.run import Context
-from eagle3.target import Target
-from eagle3.train import parallel
 from eagle3.train.batch import Batch, pack, plan_batches
 from eagle3.train.build import new_draft
 from eagle3.train.checkpoint import (
@@ -57,14 +56,13 @@ class Trainer:
         self.depth = ctx.config.recipe.draft_depth
         self.work = ctx.out / "work"
         self.work.mkdir(parents=True, exist_ok=True)
-        target = Target.load(
-            target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
-        )
+        target = open_taught(ctx)
         self.source = opened.enter_context(closing(open_source(ctx, target)))
         self.num_target_layers = target.num_layers
         self.head_VH = target.head_weight().detach()
         self.softcap = target.softcap
         self.samples = choose(self.source, self.config, ctx.config.recipe.seed, ctx.progress)
+        self.source.settle()
         self.draft = new_draft(ctx, target, self.source, self.samples.train)
         self.teacher = Teacher.of(self.head_VH, self.draft, self.softcap)
         self.batches = plan_batches(
@@ -117,12 +115,15 @@ class Trainer:
         for own in shares:
             if self._stale():
                 break
-            metrics = self._step(list(islice(loaded, len(own))))
+            groups = list(islice(loaded, len(own)))
+            self.source.settle()
+            metrics = self._step(groups)
             state["step"] += 1
             state["seconds"] = before + time.monotonic() - started
             if state["step"] % self.config.eval_every == 0 or state["step"] == total:
                 with whole(self.draft):
                     metrics |= self._evaluate() if self.leads else {}
+                    self.source.settle()
                 state["stale"] = parallel.from_first(state["stale"])
             if metrics:
                 state["history"].append({"step": state["step"], **metrics})
@@ -137,6 +138,7 @@ class Trainer:
             )
         if self.leads:
             self._finish()
+        self.source.settle()
 
     def _resume(self) -> None:
         folder = latest_checkpoint(self.work)
@@ -181,6 +183,7 @@ class Trainer:
         step = self.state["step"]
         if processes() > 1:
             groups = [[self.source.load(ref) for ref in refs] for refs in self._planned(step)]
+            self.source.settle()
         self.guard.skip(step + 1, [sample for group in groups for sample in group], reason)
         return {}
 

@@ -21,8 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Partial, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial
 
+from eagle3.parallel import gathered, part_of
 from eagle3.process import processes, rank
 
 
@@ -71,19 +72,6 @@ def add_gradients(used: Iterable[nn.Parameter], kept: Iterable[nn.Parameter]) ->
 def clip(kept: Iterable[nn.Parameter], limit: float) -> float:
     """Cut the gradient to a norm of `limit`; gives the norm before, of all parts together."""
     return float(gathered(nn.utils.clip_grad_norm_(kept, limit)))
-
-
-def gathered(value: Tensor) -> Tensor:
-    """All of a tensor of which each process keeps a part; all must ask for it."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def part_of(value: Tensor, like: Tensor) -> Tensor:
-    """What this process keeps of a whole tensor that all have, cut as `like` is."""
-    if not isinstance(like, DTensor) or value.shape != like.shape:
-        return value
-    there = value.to(like.device)
-    return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def load_weights(draft: nn.Module, tensors: Mapping[str, Tensor]) -> None:

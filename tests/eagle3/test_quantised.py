@@ -16,6 +16,7 @@ from eagle3.data.architecture import check_structure
 from eagle3.data.checks import check_config, check_files, describe
 from eagle3.data.local import default_device
 from eagle3.data.probe import probe
+from eagle3.errors import BadInput
 from eagle3.load import load_model
 from eagle3.target import Target
 from tests.families import DECODED, LAYERS, build
@@ -68,6 +69,60 @@ def to_mxfp4(folder: Path) -> dict[str, Tensor]:
     return means
 
 
+def to_awq(folder: Path) -> dict[str, Tensor]:
+    """Pack a target's projections as AWQ does; returns what they stand for."""
+    return _pack(folder, "awq", {"version": "gemm"})
+
+
+def to_gptq(folder: Path) -> dict[str, Tensor]:
+    """The same as GPTQ does, inputs in no order of groups."""
+    return _pack(folder, "gptq", {"desc_act": True})
+
+
+def to_gptq_v2(folder: Path) -> dict[str, Tensor]:
+    return _pack(folder, "gptq", {"checkpoint_format": "gptq_v2"})
+
+
+def _pack(folder: Path, method: str, more: dict[str, Any]) -> dict[str, Tensor]:
+    stored, means = {}, {}
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in load_file(folder / "model.safetensors").items():
+        stored[name] = means[name] = weight
+        if not name.endswith("proj.weight"):
+            continue
+        out, in_ = weight.shape
+        whole = torch.randint(16, (in_, out), generator=generator)
+        zeros = torch.randint(1, 16, (in_ // BLOCK, out), generator=generator)
+        scales = torch.rand(in_ // BLOCK, out, generator=generator).half() / 100
+        group = torch.arange(in_) // BLOCK
+        layer = name.removesuffix(".weight")
+        del stored[name]
+        if method == "awq":
+            stored[f"{layer}.qweight"] = _words(whole, [0, 2, 4, 6, 1, 3, 5, 7])
+            stored[f"{layer}.qzeros"] = _words(zeros, [0, 2, 4, 6, 1, 3, 5, 7])
+        else:
+            if "desc_act" in more:
+                group = group[torch.randperm(in_, generator=generator)]
+            less = 0 if "checkpoint_format" in more else 1
+            stored[f"{layer}.qweight"] = _words(whole.T).T.contiguous()
+            stored[f"{layer}.qzeros"] = _words(zeros - less)
+            stored[f"{layer}.g_idx"] = group.int()
+        stored[f"{layer}.scales"] = scales
+        means[name] = ((whole - zeros[group]) * scales.float()[group]).T
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    _say(folder, {"quant_method": method, "bits": 4, "group_size": BLOCK, **more})
+    return means
+
+
+def _words(integers: Tensor, order: list[int] | None = None) -> Tensor:
+    """Eight neighbours in an int32; `order`: which of them comes first, from the lowest bits."""
+    eights = integers.reshape(len(integers), -1, 8)
+    if order is not None:
+        eights = eights[..., order]
+    words = (eights.long() << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).int()
+
+
 def _say(folder: Path, quantisation: dict[str, Any]) -> None:
     path = folder / "config.json"
     path.write_text(
@@ -82,7 +137,16 @@ def accepted(folder: Path) -> None:
     probe(folder, CAPTURED)
 
 
-@pytest.mark.parametrize(("model_type", "quantise"), [("llama", to_fp8), ("gpt_oss", to_mxfp4)])
+@pytest.mark.parametrize(
+    ("model_type", "quantise"),
+    [
+        ("llama", to_fp8),
+        ("gpt_oss", to_mxfp4),
+        ("llama", to_awq),
+        ("qwen2", to_gptq),
+        ("llama", to_gptq_v2),
+    ],
+)
 def test_weights_are_what_the_stored_numbers_stand_for(
     tmp_path: Path, model_type: str, quantise: Any
 ) -> None:
@@ -109,6 +173,34 @@ def test_facts_are_those_of_the_model_not_of_the_packed_file(tmp_path: Path) -> 
     facts = describe(tiny.path, config, Tokenizer(), CAPTURED)  # type: ignore[arg-type]
     assert (facts["quantisation"], facts["parameters"]) == ("fp8", plain)
     assert facts["dtype"] == "float32"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("quantise", [to_fp8, to_awq, to_gptq])
+def test_a_gpu_holds_the_same_values(tmp_path: Path, quantise: Any) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    means = quantise(build(next(f for f in DECODED if f.model_type == "llama"), tmp_path))
+    weights = load_model(tmp_path, torch.float32, "cuda")[0].state_dict()
+    for name, value in means.items():
+        assert torch.equal(weights[name].cpu(), value), name
+
+
+@pytest.mark.parametrize(
+    ("said", "unread"),
+    [
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "awq, layout gemv"),
+        ({"quant_method": "gptq", "bits": 3}, "gptq, 3 bits"),
+        ({"quant_method": "hqq"}, "hqq"),
+    ],
+)
+def test_packings_that_are_not_read_are_refused_by_name(
+    tmp_path: Path, said: dict[str, Any], unread: str
+) -> None:
+    build_permutation_target(tmp_path)
+    _say(tmp_path, said)
+    with pytest.raises(BadInput, match=rf"quantised \({unread}\)"):
+        check_config(tmp_path)
 
 
 @pytest.mark.gpu  # as that is where its package is installed

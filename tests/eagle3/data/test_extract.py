@@ -74,19 +74,19 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
 
 def test_a_stopped_run_keeps_its_shards(answered, monkeypatch):
     write_config(answered, quota_gb=11)
-    check_stop, written, contexts = module.Context.check_stop, [], []
+    open_target, written, contexts = module.open_target, [], []
 
     def stopping(*args):
         written.append(args[3])
         contexts[0].stop.set()
         return write_shard(*args)
 
-    def checked(self, saved=""):
-        contexts.append(self)
-        check_stop(self, saved)
+    def opening(ctx):
+        contexts.append(ctx)
+        return open_target(ctx)
 
     monkeypatch.setattr(module, "write_shard", stopping)
-    monkeypatch.setattr(module.Context, "check_stop", checked)
+    monkeypatch.setattr(module, "open_target", opening)
     with pytest.raises(Stopped):
         run_extract(answered)
     assert written == ["shard-00000.safetensors"]

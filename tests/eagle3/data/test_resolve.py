@@ -151,8 +151,8 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("config", "words"),
         [
-            ({"quant_method": "awq"}, r"quantised \(awq\); of quantised weights"),
-            ({"quant_method": "gptq"}, r"quantised \(gptq\)"),
+            ({"quant_method": "hqq"}, r"quantised \(hqq\); of quantised weights"),
+            ({"quant_method": "gptq", "bits": 3}, r"quantised \(gptq, 3 bits\)"),
             ({"load_in_4bit": True}, "quantised by bitsandbytes, which is not installed"),
         ],
     )

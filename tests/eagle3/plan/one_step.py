@@ -1,5 +1,6 @@
 """A real training step, and what it takes: `python -m tests.eagle3.plan.one_step SIZES_AS_JSON`
-prints the peak in bytes, by the operating system's count."""
+prints the peak in bytes, by the operating system's count. As one of several processes (`RANK` and
+so on are set) it spreads the draft over them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
@@ -21,10 +23,12 @@ from eagle3.data.features import Sample
 from eagle3.draft import Draft, DraftConfig
 from eagle3.plan import DraftShape, TargetShape
 from eagle3.plan.memory import Memory, Rows, training
+from eagle3.process import processes
 from eagle3.train.batch import pack
 from eagle3.train.labels import Teacher
 from eagle3.train.objective import objective
 from eagle3.train.precision import computing_in
+from eagle3.train.sharded import add_gradients, clip, spread, whole
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Sizes:
     """Tokens of a sequence before its answer."""
     precision: str = "float32"
     recompute: bool = False
+    processes: int = 1
 
     def config(self) -> LlamaConfig:
         return LlamaConfig(
@@ -65,7 +70,7 @@ class Sizes:
         rows = Rows(self.sequences, self.length, self.length - self.prompt)
         draft = DraftShape.for_target(target, self.draft_vocab)
         product = 2 if self.precision == "bfloat16" else 4
-        return training(target, draft, train, rows, product_bytes=product)
+        return training(target, draft, train, rows, product_bytes=product, sharded=self.processes)
 
 
 class Step:
@@ -80,7 +85,10 @@ class Step:
         self.draft.set_vocab(torch.arange(sizes.draft_vocab))
         self.teacher = Teacher.of(embed_VH, self.draft, None)
         self.samples = [self._sample(n) for n in range(sizes.sequences)]
-        self.optimizer = torch.optim.AdamW(self.draft.parameters())
+        if sizes.processes > 1:
+            spread(self.draft)
+        self.kept = list(self.draft.parameters())
+        self.optimizer = torch.optim.AdamW(self.kept)
 
     def _sample(self, n: int) -> Sample:
         length, hidden, vocab = self.sizes.length, self.sizes.hidden, self.sizes.draft_vocab
@@ -99,10 +107,13 @@ class Step:
         """As `eagle3.train.loop` does it."""
         batch = pack(self.samples, self.sizes.steps)
         self.optimizer.zero_grad(set_to_none=True)
-        with computing_in(self.sizes.precision, torch.device("cpu")):  # type: ignore[arg-type]
-            result = objective(self.draft, self.teacher, batch, 0.8, recompute=self.sizes.recompute)
-        torch.autograd.backward(result.loss)
-        torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 0.5)
+        recompute = self.sizes.recompute
+        with whole(self.draft):
+            with computing_in(self.sizes.precision, torch.device("cpu")):  # type: ignore[arg-type]
+                result = objective(self.draft, self.teacher, batch, 0.8, recompute=recompute)
+            torch.autograd.backward(result.loss)
+            add_gradients(self.draft.parameters(), self.kept)
+        clip(self.kept, 0.5)
         self.optimizer.step()
 
     def tensors(self) -> list[Tensor]:
@@ -151,7 +162,8 @@ def counted(sizes: Sizes) -> int:
 
 def resident(sizes: Sizes) -> int:
     """The peak of two steps in this process, by the operating system, less what it took before."""
-    Step(Sizes(32, 64, 4, 2, 64, 32, 16, 2, 2, 4, sizes.precision)).run()
+    small = Sizes(32, 64, 4, 2, 64, 32, 16, 2, 2, 4, sizes.precision, processes=sizes.processes)
+    Step(small).run()
     before = _status("VmRSS")
     step = Step(sizes)
     step.run()
@@ -173,4 +185,6 @@ def as_argument(sizes: Sizes) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if processes() > 1:
+        dist.init_process_group("gloo")
     sys.stdout.write(json.dumps(resident(Sizes(**json.loads(sys.argv[1])))))

@@ -118,13 +118,16 @@ def test_the_target_is_planned_in_the_type_that_it_runs_in() -> None:
     assert plan().target_bytes == 2 * 8_030_261_248
 
 
-def test_what_would_fit_only_when_spread_says_that_this_is_to_come() -> None:
+def test_a_target_too_large_for_one_device_is_spread() -> None:
     found = plan(LLAMA_70B)
-    assert not any(m.fits for m in found.modes)
-    assert found.first_fit is None
-    assert found.recommended is None
     assert "needs" in found.mode("online-ddp").why_not
-    assert "would fit" in found.mode("online-fsdp").why_not
+    assert found.first_fit == "offline-fsdp"
+    assert found.recommended is not None
+    assert found.mode(found.recommended).sharding == "fsdp"
+    whole, spread = found.mode("online-ddp").training, found.mode("online-fsdp").training
+    assert whole.target == 2 * found.target.parameters
+    assert whole.target / 8 < spread.target < whole.target / 6  # a part, and one layer gathered
+    assert found.mode("streamed-fsdp").extracting == found.mode("streamed-ddp").extracting
 
 
 def test_a_disk_too_small_rules_the_store_out() -> None:

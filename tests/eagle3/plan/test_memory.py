@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from eagle3.plan import memory
 from eagle3.train import loss
 from tests.eagle3.plan.one_step import Sizes, as_argument, counted
+from tests.together import run_together
 
 TOLERANCE = 0.15
 
@@ -48,6 +50,18 @@ def test_a_process_takes_what_was_planned(name: str) -> None:
         check=True,
     )
     assert REAL[name].planned().total == pytest.approx(int(done.stdout), rel=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_of_several_takes_what_was_planned() -> None:
+    sizes = Sizes(640, 2560, 8, 8, 4000, 4000, 32, 2, 2, 16, processes=2)
+    arguments = ["-m", "tests.eagle3.plan.one_step", as_argument(sizes)]
+    codes, outputs = run_together(arguments, MALLOC_MMAP_THRESHOLD_="65536", OMP_NUM_THREADS="1")
+    assert codes == [0, 0], outputs
+    for output in outputs:
+        assert sizes.planned().total == pytest.approx(int(output), rel=TOLERANCE)
+    assert sizes.planned().total < 0.85 * replace(sizes, processes=1).planned().total
 
 
 def test_the_ledger_knows_the_chunks_of_the_loss() -> None:

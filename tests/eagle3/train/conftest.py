@@ -44,7 +44,10 @@ def extracted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def resolve(ctx: Context) -> None:
         write_json(ctx.out / "local.json", {"path": str(run / "target")})
-        write_json(ctx.out / "target.json", {"capture_layers": [2, 3, 4], "dtype": "float32"})
+        sizes = json.loads((run / "target" / "config.json").read_text())
+        facts = {name: sizes[name] for name in ("hidden_size", "vocab_size")}
+        facts |= {"capture_layers": [2, 3, 4], "dtype": "float32"}
+        write_json(ctx.out / "target.json", facts)
 
     def regenerate(ctx: Context) -> None:
         source = random.Random(0)

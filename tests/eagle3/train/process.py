@@ -1,9 +1,9 @@
 """One of several processes of a training, in which something happens: `RUN WHAT`.
 
-train   nothing
-term    the second process gets TERM in its fourth step
-step    the first process gets TERM in its first step
-nan     the features of sample 3 hold NaN
+train, extract   nothing, in that stage
+term             the second process gets TERM in its fourth step
+step             the first process gets TERM in its first step
+nan              the features of sample 3 hold NaN
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(run: str, what: str) -> None:
         Trainer._step = terminated_at_once  # type: ignore[method-assign]
     elif what == "nan":
         FeatureStore.load = spoiled  # type: ignore[method-assign]
-    cli.main(["train", run])
+    cli.main(["extract" if what == "extract" else "train", run])
 
 
 if __name__ == "__main__":

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from eagle3 import cli
 from eagle3.errors import BadInput
-from eagle3.run import current, read_manifest, run_stage
-from eagle3.train.parallel import enough_for_all, share
+from eagle3.parallel import enough_for_all, share
+from eagle3.run import current, read_config, read_manifest, run_stage, write_json
 from tests.eagle3.train.stage import before_step, change_recipe, stage, weights
-
-PROCESSES = 2
+from tests.together import PROCESSES, run_together
 
 
 @pytest.fixture(scope="module")
@@ -51,22 +49,7 @@ def cli_train(run: Path) -> None:
 
 def processes(run: Path, what: str) -> tuple[list[int], list[str]]:
     """Exit codes and outputs of processes in which something happens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    both = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.eagle3.train.process", str(run), what],
-            env=os.environ | both | {"RANK": str(n)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for n in range(PROCESSES)
-    ]
-    outputs = [process.communicate(timeout=300)[0] for process in started]
-    return [process.returncode for process in started], outputs
+    return run_together(["-m", "tests.eagle3.train.process", str(run), what])
 
 
 def history(run: Path) -> list[dict[str, Any]]:
@@ -176,6 +159,62 @@ def test_nan_that_one_process_meets_is_left_out_by_all(untrained: Path, sharded:
     facts = json.loads((kept[0] / "batch.json").read_text())
     assert len(facts["samples"]) == 3  # those of both processes
     assert "features of 3 hold NaN" in facts["reason"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < PROCESSES, reason="needs a GPU a process")
+def test_a_draft_spread_over_gpus(alone: Path, untrained: Path) -> None:
+    change_recipe(untrained, sharded=True)
+    codes, outputs = processes(untrained, "train")
+    assert codes == [0] * PROCESSES, outputs
+    for here, there in zip(history(untrained), history(alone), strict=True):
+        assert here["train/loss"] == pytest.approx(there["train/loss"], rel=1e-3)
+
+
+@pytest.fixture
+def spread(alone: Path, tmp_path: Path) -> Path:
+    """The same run directory before `extract`, for a target spread over its processes."""
+    run = tmp_path / "run"
+    shutil.copytree(alone, run)
+    shutil.rmtree(run / "stages" / "train")
+    shutil.rmtree(run / "stages" / "extract")
+    config = read_config(run).model_dump(mode="json")
+    config["recipe"]["extract"] |= {"sharded": True, "shard_tokens": 256}
+    write_json(run / "config.json", config)
+    return run
+
+
+@pytest.mark.slow
+def test_a_spread_target_writes_the_same_shards(alone: Path, spread: Path) -> None:
+    codes, outputs = processes(spread, "extract")
+    assert codes == [0] * PROCESSES, outputs
+    found, there = current(spread, "extract"), current(alone, "extract")
+    names = sorted(path.name for path in there.glob("*.safetensors"))
+    assert len(names) == 3  # one process writes two of them
+    assert names == sorted(path.name for path in found.glob("*.safetensors"))
+    for name in names:
+        shard, expected = load_file(found / name), load_file(there / name)
+        assert shard.keys() == expected.keys()
+        for column, values in shard.items():  # a whole target takes other products on a CPU
+            torch.testing.assert_close(values, expected[column], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_spread_target_teaches_a_spread_draft(alone: Path, spread: Path) -> None:
+    """Online: an uneven number of forwards each, and evaluations by the first alone."""
+    config = read_config(spread).model_dump(mode="json")
+    config["recipe"]["extract"]["mode"] = "online"
+    config["recipe"]["train"]["sharded"] = True
+    write_json(spread / "config.json", config)
+    with pytest.raises(SystemExit) as e:
+        cli.main(["extract", str(spread)])
+    assert e.value.code == 0
+    codes, outputs = processes(spread, "train")
+    assert codes == [0] * PROCESSES, outputs
+    found, expected = history(spread), history(alone)
+    assert len(found) == len(expected) == 30
+    for here, there in zip(found, expected, strict=True):
+        assert here["train/loss"] == pytest.approx(there["train/loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

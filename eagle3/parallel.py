@@ -1,9 +1,10 @@
-"""One training on several processes: `torchrun --nproc-per-node N -m eagle3.cli train RUN`.
+"""One stage on several processes: `torchrun --nproc-per-node N -m eagle3.cli train RUN`.
 
-An optimiser step's forwards (`train.accumulate` of them) are dealt out; gradients, row counts and
-metrics are added up. Every process thus makes the same update, and N of them the one that a single
-process would make, up to rounding. Each holds the whole draft, or its part (`sharded.py`). Of one
-process, nothing here does anything.
+What `extract` reads is dealt out, a shard at a time. Of a training, an optimiser step's forwards
+(`train.accumulate` of them) are dealt out; gradients, row counts and metrics are added up. Every
+process thus makes the same update, and N of them the one that a single process would make, up to
+rounding. Each holds the whole draft, or its part (`train/sharded.py`), and the whole target, or its
+part (`spread.py`). Of one process, nothing here does anything.
 
 Counts and decisions travel between CPUs (gloo), gradients where they are (NCCL between GPUs).
 """
@@ -19,6 +20,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from eagle3.errors import BadInput, Stopped
 from eagle3.process import processes, rank
@@ -83,6 +85,19 @@ def named_anywhere(names: Collection[str], known: Sequence[str]) -> list[str]:
     """Those of `known`, the same in every process, that some process names."""
     counts = total(torch.tensor([int(name in names) for name in known]))
     return [name for name, count in zip(known, counts.tolist(), strict=True) if count]
+
+
+def gathered(value: Tensor) -> Tensor:
+    """All of a tensor of which each process keeps a part; all must ask for it."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def part_of(value: Tensor, like: Tensor) -> Tensor:
+    """What this process keeps of a whole tensor that all have, cut as `like` is."""
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    there = value.to(like.device)
+    return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def enough_for_all(accumulate: int) -> None:

@@ -2,9 +2,10 @@
 
 Where the tree is a deterministic function of the prefix, each proposal is one-hot: accepting child
 x with p(x), else striking x out and renormalising, leaves the target's distribution exactly as it
-is (EAGLE-2's verification with q = 1 for the proposed token). It would be wrong for guesses that
-were themselves drawn, from q: these are accepted with min(1, p(x) / q(x)), else a token is drawn
-from what p has more than q, renormalised (Leviathan et al. 2023, section 2.3, appendix A.1).
+is (EAGLE-2's verification with q = 1 for the proposed token). More is accepted of guesses that
+were themselves drawn, from a q that is known: x with min(1, p(x) / q(x)), else a token is drawn
+from what p has more than q, renormalised (Leviathan et al. 2023, section 2.3, appendix A.1). There
+the draws must be honest: a guess picked in another way would bend the distribution.
 
 Shapes: N nodes, root included; V vocabulary.
 """

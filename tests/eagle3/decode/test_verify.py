@@ -53,6 +53,35 @@ def test_sampling_leaves_the_targets_distribution() -> None:
     assert float((counts / draws - exact).abs().sum()) / 2 < 0.02
 
 
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_a_drawn_chain_leaves_the_targets_distribution(one_hot: bool) -> None:
+    """Two tokens over a vocabulary of 5, the guesses drawn from another distribution, as above.
+
+    Taken for one-hot, the same guesses leave it too, but fewer of them are accepted.
+    """
+    generator = torch.Generator().manual_seed(3)
+    p = torch.rand(6, 5, generator=generator, dtype=torch.float64) ** 2
+    q = torch.rand(6, 5, generator=generator, dtype=torch.float64) ** 2
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)  # row 5 follows the root
+    counts = torch.zeros(5, 5, dtype=torch.float64)
+    accepted, draws = 0, 20_000
+    for _ in range(draws):
+        first = int(torch.multinomial(q[5], 1, generator=generator))
+        second = int(torch.multinomial(q[first], 1, generator=generator))
+        tree = Tree([first, second], [0, 1])
+        q_nodes = None if one_hot else q[[5, first]]
+        path, bonus = accept_sampled(tree, p[[5, first, second]], generator, q_nodes)
+        accepted += len(path) > 0
+        emitted = [*(tree.tokens[n - 1] for n in path), bonus]
+        if len(emitted) == 1:
+            emitted.append(int(torch.multinomial(p[bonus], 1, generator=generator)))
+        counts[emitted[0], emitted[1]] += 1
+    exact = p[5][:, None] * p[:5]
+    assert float((counts / draws - exact).abs().sum()) / 2 < 0.02
+    rate = (p[5] * q[5] if one_hot else p[5].minimum(q[5])).sum()
+    assert accepted / draws == pytest.approx(float(rate), abs=0.015)
+
+
 def test_a_certain_token_is_always_accepted() -> None:
     p = torch.zeros(5, 5, dtype=torch.float64)
     p[0, 2] = p[2, 0] = p[4, 3] = 1.0

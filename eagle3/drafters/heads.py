@@ -1,8 +1,9 @@
 """Draft heads on the target's final hidden state: what Medusa and Hydra share.
 
 Head k guesses the token x[j+2+k] from the hidden state of row j; the root x[j+1] is known by then.
-Each head has an output layer of its own that starts as the target's, over the draft vocabulary; in
-the papers that is the target's whole one.
+Each head has an output layer of its own over the draft vocabulary, which starts as the target's,
+turned down: as it is, it would guess the root again and be sure of it. In the papers it is not
+turned down, and the vocabulary is the target's whole one.
 
 Shapes: T rows of a batch, R rows where drafting can start, B sequences, P nodes whose children are
 drafted, N nodes of a tree, H hidden size, V target vocabulary, Vd draft vocabulary (D in suffixes).
@@ -28,6 +29,7 @@ from eagle3.train.batch import Batch
 from eagle3.train.labels import TopKLabels
 from eagle3.train.loss import Rows, weighted_loss
 from eagle3.train.objective import Supervised, weights
+from eagle3.train.start import HEAD_SCALE
 
 
 class DraftHeads(Vocabulary):
@@ -54,7 +56,7 @@ class DraftHeads(Vocabulary):
         self.states = nn.ModuleList(states)
         heads = [nn.Linear(head_VH.shape[1], len(kept_D), bias=False) for _ in states]
         for head in heads:
-            head.weight.data.copy_(head_VH[kept_D])
+            head.weight.data.copy_(HEAD_SCALE * head_VH[kept_D])
         self.heads = nn.ModuleList(heads)
 
     @property

@@ -154,18 +154,20 @@ def test_what_is_kept_of_a_tree_and_after_a_rollback_is_as_if_nothing_else_had_b
 @pytest.mark.parametrize("shape", [Shape(depth=3), Shape(depth=3, top_k=4, total=12)], ids=str)
 def test_greedy_output_with_a_draft_is_that_of_generate(built: Built, shape: Shape) -> None:
     """A random draft over the commonest tokens: a few of its guesses are right."""
-    prompt = ids(PROMPT)
-    expected = built.greedy(prompt)
+    prompts = [ids(PROMPT), ids(PROMPT)[:10] + ids(3, seed=1)]
+    expected = [built.greedy(prompt) for prompt in prompts]
     assert PROMPT > WINDOW
-    kept = sorted(token for token, _ in Counter(expected).most_common(6))
+    kept = sorted(token for token, _ in Counter(expected[0]).most_common(6))
     torch.manual_seed(0)
     config = DraftConfig.for_target(built.target.config, LAYERS, len(kept))
     draft = Draft(config, built.target.embed.weight.detach())
     draft.set_vocab(torch.tensor(kept))
-    [out] = Engine(built.target, Eagle3(draft.eval(), shape)).generate([Request(prompt, NEW)])
-    assert out.tokens == expected
-    if shape.top_k > 1:
-        assert sum(out.accepted) > 0
+    for slots in (1, 2):
+        engine = Engine(built.target, Eagle3(draft.eval(), shape), slots)
+        outs = engine.generate(Request(prompt, NEW) for prompt in prompts)
+        assert [out.tokens for out in outs] == expected
+        if shape.top_k > 1:
+            assert sum(outs[0].accepted) > 0
 
 
 def test_a_batch_of_prompts_of_any_length_is_answered_like_generate(built: Built) -> None:

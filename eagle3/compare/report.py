@@ -45,7 +45,7 @@ def markdown(found: Comparison) -> str:
                 [
                     method.name,
                     *(_point(cell) for cell in method.cells),
-                    f"{_refusable(method)} / {method.tau.value:.2f}",
+                    f"{_speed(_speedups(method)[-1])} / {method.tau.value:.2f}",
                 ]
                 for method in found.methods
             ],
@@ -59,12 +59,7 @@ def markdown(found: Comparison) -> str:
                 row
                 for method in found.methods
                 for row in (
-                    [
-                        method.name,
-                        "speedup",
-                        *(_range(cell.speedup) for cell in method.cells),
-                        _range(method.speedup),
-                    ],
+                    [method.name, "speedup", *map(_speed_range, _speedups(method))],
                     ["", "tau", *(_range(cell.tau) for cell in method.cells), _range(method.tau)],
                 )
             ],
@@ -78,15 +73,23 @@ def markdown(found: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _speedups(method: MethodResult) -> list[Estimate | None]:
+    """By task, and of the mean, which is no better than its parts; None where it is refused."""
+    cells = [None if cell.verdict == REFUSED else cell.speedup for cell in method.cells]
+    return [*cells, None if None in cells else method.speedup]
+
+
 def _point(cell: Cell) -> str:
-    speed = "refused" if cell.verdict == REFUSED else f"{cell.speedup.value:.2f}x"
+    speed = _speed(None if cell.verdict == REFUSED else cell.speedup)
     return "–" if cell.verdict == "no_tokens" else f"{speed} / {cell.tau.value:.2f}"
 
 
-def _refusable(method: MethodResult) -> str:
-    """The mean is no better than its parts."""
-    refused = any(cell.verdict == REFUSED for cell in method.cells)
-    return "refused" if refused else f"{method.speedup.value:.2f}x"
+def _speed(estimate: Estimate | None) -> str:
+    return "refused" if estimate is None else f"{estimate.value:.2f}x"
+
+
+def _speed_range(estimate: Estimate | None) -> str:
+    return "refused" if estimate is None else _range(estimate)
 
 
 def _range(estimate: Estimate) -> str:
@@ -171,21 +174,25 @@ def _picture(found: Comparison) -> Figure:
     names = [*(task.name for task in found.tasks), "mean"]
     figure = Figure(figsize=(max(6.4, 1.5 * len(names)), 6.0), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True)
-    _bars(top, found.methods, [[c.speedup for c in m.cells] + [m.speedup] for m in found.methods])
+    _bars(top, found.methods, [_speedups(m) for m in found.methods])
     _bars(bottom, found.methods, [[c.tau for c in m.cells] + [m.tau] for m in found.methods])
     top.set(title=f"Drafting methods on {found.target}", ylabel="speedup over plain decoding")
     bottom.set(ylabel="tau, tokens a target forward")
     bottom.set_xticks(range(len(names)), names)
-    top.legend(frameon=False, fontsize=8, ncols=5, loc="upper left")
+    handles, labels = bottom.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=9, ncols=5, loc="outside lower center")
     return figure
 
 
 def _bars(
-    axes: Axes, methods: Sequence[MethodResult], estimates: Sequence[Sequence[Estimate]]
+    axes: Axes, methods: Sequence[MethodResult], estimates: Sequence[Sequence[Estimate | None]]
 ) -> None:
+    """Bars by task; none where a figure is refused."""
     width = 0.8 / max(1, len(methods))
-    for n, (method, values) in enumerate(zip(methods, estimates, strict=True)):
-        at = np.arange(len(values)) + (n - (len(methods) - 1) / 2) * width
+    for n, (method, row) in enumerate(zip(methods, estimates, strict=True)):
+        there = [(place, value) for place, value in enumerate(row) if value is not None]
+        values = [value for _, value in there]
+        at = np.array([place for place, _ in there]) + (n - (len(methods) - 1) / 2) * width
         bars = [
             [max(0.0, v.value - v.ci[0]) for v in values],
             [max(0.0, v.ci[1] - v.value) for v in values],

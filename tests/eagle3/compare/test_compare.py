@@ -13,7 +13,7 @@ from eagle3.bench.tasks import Question
 from eagle3.cli import main
 from eagle3.compare import methods
 from eagle3.compare.ask import PLAIN, pick
-from eagle3.compare.report import _point, _refusable, markdown
+from eagle3.compare.report import _point, markdown
 from eagle3.compare.result import (
     BudgetSaid,
     Cell,
@@ -165,8 +165,11 @@ def test_a_speedup_above_tau_is_not_printed() -> None:
     assert _point(cell("faster")) == "3.00x / 2.00"
     assert _point(cell("no_tokens")) == "–"
     method = result_of(cell("faster"), cell("measurement_error"))
-    assert _refusable(method) == "refused"
-    assert "it cannot be" in markdown(comparison(method))
+    text = markdown(comparison(method))
+    assert "it cannot be" in text
+    assert text.count("refused /") == 2, "the task, and the mean"
+    assert "2.90 to 3.10" in text, "the interval of the task that stands"
+    assert "2.40 to 2.60" not in text.split("| tau |")[0].split("Intervals")[1]
 
 
 def result_of(*cells: Cell) -> MethodResult:
@@ -178,7 +181,8 @@ def comparison(method: MethodResult) -> Comparison:
     return Comparison(
         target="t", weights_sha256="0", temperature=0.0, max_new_tokens=8, seed=0,
         budget=BudgetSaid(seconds=1.0, tokens=None),
-        tasks=[TaskInfo(name="math", source="demo", questions=3, asked=3, left_out={})],
+        tasks=[TaskInfo(name=name, source="demo", questions=3, asked=3, left_out={})
+               for name in ("math", "code")],
         baseline=PlainLoop(loop="bare", tokens_per_s={"bare": 1.0}), plain={"math": 1.0},
         methods=[method], asked=[], hardware={"cpu": "c"},
         versions={"torch": "2", "transformers": "5"}, commit=None, threads=1, device="cpu",

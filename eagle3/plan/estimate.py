@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eagle3.config import Recipe
+from eagle3.config.sections import SAMPLED_PROMPTS, SAMPLED_TOKENS
 from eagle3.plan.cost import Machine
 from eagle3.plan.devices import Hardware
 from eagle3.plan.modes import ROOM, Mode, Setting, first_that_fits, modes, quickest
@@ -155,6 +156,7 @@ def _stages(
     bench, proof = recipe.benchmark, recipe.prove
     asked = min(bench.prompts, work.heldout_prompts) * bench.max_new_tokens * bench.repeats
     proved = min(proof.prompts, work.heldout_prompts) * proof.max_new_tokens
+    proved += min(SAMPLED_PROMPTS, work.heldout_prompts) * SAMPLED_TOKENS * proof.samples
     # Twice: with the draft and without it, which is not faster than assumed here.
     for name, tokens in (("benchmark", 2 * asked), ("prove", 2 * proved)):
         found.append(_cost(name, tokens, tokens / single, one))

@@ -50,7 +50,7 @@ from eagle3.train.labels import Teacher
 from eagle3.train.objective import Supervised, score, weights
 from eagle3.train.samples import Samples
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a training changes meaning, so that old ones are not reused."""
 
 RANKS = 4

@@ -163,7 +163,7 @@ class _Fit:
             if share >= 1:
                 break
             clock = time.monotonic()
-        self.method.module.load_state_dict(self.best)
+        self.method.module.load_state_dict(self.best, strict=False)
         self.method.module.eval()
         return self.out
 
@@ -201,7 +201,8 @@ class _Fit:
             tau = self.method.acceptance(heldout)
         if not self.best or tau > out.tau:
             out.tau = tau
-            self.best = {name: t.detach().clone() for name, t in module.state_dict().items()}
+            trained = ((name, p) for name, p in module.named_parameters() if p.requires_grad)
+            self.best = {name: p.detach().clone() for name, p in trained}
         cost = {"seconds": out.seconds, "tokens": float(out.tokens), "steps": float(out.steps)}
         out.history.append({**cost, "tau": tau})
         return {"eval/acceptance_length": tau}

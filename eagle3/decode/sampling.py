@@ -26,8 +26,8 @@ from eagle3.decode.tree import EMPTY, Tree
 COLDEST = 1e-5
 """A temperature above 0 and below this would overflow; it is greedy in all but name."""
 
-SOME = 1024
-"""Tokens among which the most likely ones are looked for first."""
+SOME = (256, 8192)
+"""Tokens among which the most likely ones are looked for, before all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +219,17 @@ def probabilities(
 def _likeliest(p_NV: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """Probabilities in falling order and their ids, as far as `share` reaches or further; of equal
     ones the lower id comes first. Sorting a whole vocabulary is slow, and seldom needed."""
-    some_NC, ids_NC = p_NV.topk(min(SOME, p_NV.shape[-1]), dim=-1)
-    whole_NC = some_NC > some_NC[:, -1:]  # whatever ties with these is among them
-    if float((some_NC * whole_NC).sum(-1).min()) < share:
-        return p_NV.sort(dim=-1, descending=True, stable=True)
-    ids_NC = ids_NC.sort(dim=-1).values
-    sorted_NC, order_NC = p_NV.gather(-1, ids_NC).sort(dim=-1, descending=True, stable=True)
-    return sorted_NC, ids_NC.gather(-1, order_NC)
+    for some in SOME:
+        if some >= p_NV.shape[-1]:
+            break
+        some_NC, ids_NC = p_NV.topk(some, dim=-1)
+        whole_NC = some_NC > some_NC[:, -1:]  # whatever ties with these is among them
+        if float((some_NC * whole_NC).sum(-1).min()) >= share:
+            ids_NC = ids_NC.sort(dim=-1).values
+            some_NC = p_NV.gather(-1, ids_NC)
+            some_NC, order_NC = some_NC.sort(dim=-1, descending=True, stable=True)
+            return some_NC, ids_NC.gather(-1, order_NC)
+    return p_NV.sort(dim=-1, descending=True, stable=True)
 
 
 def draw(p_V: Tensor, generator: torch.Generator) -> int:

@@ -18,6 +18,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from eagle3.decode import sampling
 from eagle3.decode.sampling import NOTHING, Prefix, Sampling, adjusted, choices, probabilities
 from eagle3.decode.tree import Tree
 
@@ -204,3 +205,19 @@ def test_bad_sampling_is_refused(bad: dict[str, Any]) -> None:
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="token 12: expected an id below 12"):
         choices(logits(0), Sampling(logit_bias={12: 1.0}))
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.6, 0.9, 0.999])
+def test_the_nucleus_is_found_among_a_few_as_among_all(
+    top_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of which one is narrow and one is flat, with ties at every place."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 500, generator=generator).mul(2).round() / torch.tensor([[1], [2], [4]])
+    for row in (slice(0, 3), slice(0, 1), slice(2, 3)):
+        found = []
+        for some in ((8, 40, 100, 250), ()):
+            monkeypatch.setattr(sampling, "SOME", some)
+            found.append(probabilities(logits[row], Sampling(1.0, top_p=top_p)))
+        assert torch.equal(found[0] > 0, found[1] > 0)
+        torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)

@@ -12,6 +12,7 @@
     ├── Forbidden                 403  forbidden
     ├── QuotaExceeded             429  quota-exceeded
     ├── ChecksumMismatch          500  checksum-mismatch
+    ├── StoreRefused              500  store-refused          asking again does not help
     └── Unavailable               503  unavailable            the next attempt may work
         ├── StoreUnavailable      503  store-unavailable
         └── RegistryUnavailable   503  registry-unavailable
@@ -140,6 +141,11 @@ class QuotaExceeded(UpdraftError):
 class ChecksumMismatch(UpdraftError):
     slug = "checksum-mismatch"
     title = "Stored bytes are not the recorded ones"
+
+
+class StoreRefused(UpdraftError):
+    slug = "store-refused"
+    title = "Object store refuses"
 
 
 class Unavailable(UpdraftError):

@@ -18,7 +18,8 @@ from jobs.store_s3 import S3Store, s3_client
 
 
 class ObjectStore(Protocol):
-    """What API and workers need of a store. Every method may raise `StoreUnavailable`."""
+    """What API and workers need of a store. Every method may raise `StoreUnavailable`, and
+    `StoreRefused` where its keys or its bucket are wrong."""
 
     def uri(self, key: str) -> str:
         """The key as a full URI (`file://…` or `s3://…`)."""
@@ -67,7 +68,7 @@ class ObjectStore(Protocol):
         ...
 
     def ping(self) -> None:
-        """Raise `StoreUnavailable` when the store does not answer."""
+        """Raise `StoreUnavailable` or `StoreRefused` when the store is of no use."""
         ...
 
 

@@ -13,15 +13,40 @@ import boto3
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig, create_transfer_manager
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
 from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError
 from s3transfer.subscribers import BaseSubscriber
 
-from jobs.errors import Invalid, NotFound, StoreUnavailable
+from jobs.errors import Invalid, NotFound, StoreRefused, StoreUnavailable, UpdraftError
 from jobs.files import CHUNK, Check, arriving, check_file, file_sha256, go_on
 from jobs.settings import Settings
 
-MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchBucket"})
+MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
+REFUSED = {
+    **dict.fromkeys(
+        ("401", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"),
+        "check UPDRAFT_S3_ACCESS_KEY and UPDRAFT_S3_SECRET_KEY",
+    ),
+    **dict.fromkeys(
+        ("403", "Forbidden", "AccessDenied", "AllAccessDisabled"),
+        "check UPDRAFT_S3_ACCESS_KEY, UPDRAFT_S3_SECRET_KEY and what they may do; keys that may "
+        "not list a bucket hear this of an object that does not exist, too",
+    ),
+    **dict.fromkeys(("NoSuchBucket", "InvalidBucketName"), "check its name, or create it"),
+    **dict.fromkeys(
+        ("301", "PermanentRedirect", "AuthorizationHeaderMalformed"),
+        "check UPDRAFT_S3_REGION and UPDRAFT_S3_ENDPOINT_URL",
+    ),
+}
+"""Answers that stay the same however often one asks, and what to do about each."""
+UNASKED = (NoCredentialsError, PartialCredentialsError, ParamValidationError)
+"""What boto3 raises before it asks, each time."""
 AWAY = (BotoCoreError, Boto3Error, RetriesExceededError, S3DownloadFailedError, OSError)
 CHECK_S = 0.2
 """Time between two questions whether a download goes on."""
@@ -59,7 +84,7 @@ class S3Store:
 
     def put_file(self, key: str, path: Path) -> str:
         digest = file_sha256(path)
-        with _translated(key):
+        with self._translated(key):
             self.client.upload_file(
                 str(path), self.bucket, self._key(key), ExtraArgs={"Metadata": {"sha256": digest}}
             )
@@ -67,7 +92,7 @@ class S3Store:
 
     def put_bytes(self, key: str, data: bytes, *, if_none_match: bool = False) -> bool:
         extra = {"IfNoneMatch": "*"} if if_none_match else {}
-        with _translated(key):
+        with self._translated(key):
             try:
                 self.client.put_object(Bucket=self.bucket, Key=self._key(key), Body=data, **extra)
             except ClientError as e:
@@ -81,7 +106,7 @@ class S3Store:
     ) -> None:
         check()
         with arriving(path) as tmp:
-            with _translated(key):
+            with self._translated(key):
                 self._download(key, tmp, check)
             check_file(key, tmp, sha256)
 
@@ -89,14 +114,14 @@ class S3Store:
         return b"".join(self.open(key))
 
     def open(self, key: str) -> Iterator[bytes]:
-        with _translated(key):
+        with self._translated(key):
             body = self.client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"]
         chunks: Iterator[bytes] = body.iter_chunks(CHUNK)
         return chunks
 
     def exists(self, key: str) -> bool:
         try:
-            with _translated(key):
+            with self._translated(key):
                 self.client.head_object(Bucket=self.bucket, Key=self._key(key))
         except NotFound:
             return False
@@ -104,7 +129,7 @@ class S3Store:
 
     def list(self, prefix: str) -> list[str]:
         pages = self.client.get_paginator("list_objects_v2")
-        with _translated(prefix):
+        with self._translated(prefix):
             found = [
                 item["Key"].removeprefix(self.prefix)
                 for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix))
@@ -113,12 +138,12 @@ class S3Store:
         return sorted(found)
 
     def delete(self, key: str) -> None:
-        with _translated(key):
+        with self._translated(key):
             self.client.delete_object(Bucket=self.bucket, Key=self._key(key))
 
     def presign(self, key: str, seconds: int = 900) -> str | None:
         name = key.rpartition("/")[2]
-        with _translated(key):
+        with self._translated(key):
             url: str = self.client.generate_presigned_url(
                 "get_object",
                 Params={
@@ -132,10 +157,10 @@ class S3Store:
 
     def ping(self) -> None:
         try:
-            with _translated(self.bucket):
+            with self._translated(""):
                 self.client.head_bucket(Bucket=self.bucket)
         except NotFound:
-            raise StoreUnavailable(f"bucket {self.bucket} does not exist; create it") from None
+            raise StoreRefused(f"bucket {self.bucket} does not exist; create it") from None
 
     @cached_property
     def _transfers(self) -> Any:
@@ -157,6 +182,28 @@ class S3Store:
             raise
         transfer.result()
 
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as e:
+            raise self._answered(key, e) from e
+        except UNASKED as e:
+            raise StoreRefused(f"{self.uri(key)}: {e}") from e
+        except AWAY as e:
+            if isinstance(e.__context__, ClientError):  # an upload's error hides the answer
+                raise self._answered(key, e.__context__) from e
+            text = f"{key}: the store does not answer ({type(e).__name__})"
+            raise StoreUnavailable(text) from e
+
+    def _answered(self, key: str, error: ClientError) -> UpdraftError:
+        code = _code(error)
+        if code in MISSING:
+            return NotFound(f"the store has no {key}")
+        if code in REFUSED:
+            return StoreRefused(f"{self.uri(key)}: the store answered {code}; {REFUSED[code]}")
+        return StoreUnavailable(f"{key}: the store answered {code}")
+
     def _key(self, key: str) -> str:
         if ".." in key.split("/") or key.startswith("/"):
             raise Invalid(f"store key {key!r} leaves the store")
@@ -171,18 +218,6 @@ class _Ended(BaseSubscriber):  # type: ignore[misc]
 
     def on_done(self, future: Any, **_: Any) -> None:
         self.event.set()
-
-
-@contextmanager
-def _translated(key: str) -> Iterator[None]:
-    try:
-        yield
-    except ClientError as e:
-        if _code(e) in MISSING:
-            raise NotFound(f"the store has no {key}") from e
-        raise StoreUnavailable(f"{key}: the store answered {_code(e)}") from e
-    except AWAY as e:
-        raise StoreUnavailable(f"{key}: the store does not answer ({type(e).__name__})") from e
 
 
 def _code(error: ClientError) -> str:

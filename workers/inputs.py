@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eagle3.config import RunConfig, TargetRef
 from jobs.drafts import get_draft
-from jobs.errors import ChecksumMismatch, InvalidSpec, NotFound
+from jobs.errors import ChecksumMismatch, Invalid, InvalidSpec, NotFound, StoreRefused
 from jobs.files import Check
 from jobs.leases import Lease
 from jobs.lineage import parent_of
@@ -45,12 +45,17 @@ def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage], check: Check) -
     Raises:
         InvalidSpec: a place that may not be read from.
         NotFound: an S3 or MLflow input that does not exist.
+        Invalid: one that the bucket refuses to these keys.
+        StoreRefused: the service's own store does that.
         Unavailable: a server that does not answer.
     """
     run = rt.settings.runs_dir / lease.job_id
     run.mkdir(parents=True, exist_ok=True)
     check_allowed(lease.spec, rt.settings)
-    brought = _bring(lease.spec, run / "inputs", rt.settings, check)
+    try:
+        brought = _bring(lease.spec, run / "inputs", rt.settings, check)
+    except StoreRefused as e:  # of a bucket that the job names, not of the service's own
+        raise Invalid(str(e)) from e
     config = lease.spec.run_config(rt.settings).model_copy(update={"brought": brought})
     if parent := parent_of(lease.spec):
         config = _going_on_from(_draft(rt, parent, run / "inputs" / parent, check), config)

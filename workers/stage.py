@@ -13,7 +13,15 @@ from sqlalchemy.orm import Session
 
 from jobs import endings, leases
 from jobs.endings import Failure
-from jobs.errors import FailureReason, Invalid, LeaseLost, NotFound, Unavailable, UpdraftError
+from jobs.errors import (
+    FailureReason,
+    Invalid,
+    LeaseLost,
+    NotFound,
+    StoreRefused,
+    Unavailable,
+    UpdraftError,
+)
 from jobs.leases import Lease
 from jobs.models import Stage
 from jobs.states import StageStatus
@@ -83,6 +91,9 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         wait = rt.settings.retry_base_seconds * 3
         text = f"{lease.stage} waits {wait:.0f} s: {e}"
         return lambda s: endings.release(s, lease, now=rt.clock(), message=text, wait=wait)
+    except StoreRefused as e:  # keys change, so it is tried again, but not without end
+        hint = "see that the store is usable (updraft doctor) and submit the job again"
+        return _failing(rt, lease, Failure(FailureReason.INTERNAL, str(e), hint))
     except (NotFound, Invalid) as e:
         return _failing(rt, lease, Failure(FailureReason.BAD_INPUT, str(e)))
     except Exception as e:  # a worker outlives any stage; the traceback is in its log

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
-from jobs.errors import ChecksumMismatch, NotFound, StoreUnavailable
+from jobs.errors import ChecksumMismatch, NotFound, StoreRefused, StoreUnavailable
 from jobs.files import file_sha256
 from jobs.settings import Settings
 from jobs.store import ObjectStore, open_store
@@ -81,10 +82,30 @@ def test_a_presigned_url_reads_and_no_more(store: ObjectStore) -> None:
     assert httpx.get(url.replace("file.txt", "other.txt")).status_code == 403
 
 
-def test_what_is_away(endpoint: str, tmp_path: Path, store: ObjectStore) -> None:
-    with pytest.raises(StoreUnavailable, match="create it"):
-        open_store(s3_settings(endpoint, tmp_path, bucket="nobucket")).ping()
-    wrong = s3_settings(endpoint, tmp_path).model_copy(update={"s3_region": "x"})
-    closed = wrong.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
+def test_what_is_away(endpoint: str, tmp_path: Path) -> None:
+    settings = s3_settings(endpoint, tmp_path)
+    closed = settings.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
     with pytest.raises(StoreUnavailable):
         open_store(closed).get_bytes("k")
+
+
+def test_what_stays_refused(endpoint: str, tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"x")
+    nowhere = open_store(s3_settings(endpoint, tmp_path, bucket="nobucket"))
+    with pytest.raises(StoreRefused, match="create it"):
+        nowhere.ping()
+    settings = s3_settings(endpoint, tmp_path)
+    wrong = open_store(settings.model_copy(update={"s3_secret_key": SecretStr("wrong")}))
+    asks: list[Callable[[], object]] = [
+        lambda: wrong.put_file("k", source),
+        lambda: wrong.put_bytes("k", b"x"),
+        lambda: wrong.get_file("k", tmp_path / "b"),
+        lambda: wrong.get_bytes("k"),
+        lambda: wrong.exists("k"),
+        lambda: wrong.list(""),
+        wrong.ping,
+    ]
+    for ask in asks:
+        with pytest.raises(StoreRefused, match="s3://drafts/updraft/"):
+            ask()

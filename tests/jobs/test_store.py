@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from botocore.stub import Stubber
+from pydantic import SecretStr
 
-from jobs.errors import ChecksumMismatch, Invalid, NotFound, StoreUnavailable
+from jobs.errors import ChecksumMismatch, Invalid, NotFound, StoreRefused, StoreUnavailable
 from jobs.files import file_sha256
 from jobs.settings import Settings
 from jobs.store import open_store
@@ -76,3 +78,29 @@ def test_the_url_chooses_the_store(settings: Settings) -> None:
     assert s3.uri("k") == "s3://bucket/pre/fix/k"
     with pytest.raises(Invalid, match="expected file"):
         open_store(settings.model_copy(update={"store_url": "ftp://x"}))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("AccessDenied", StoreRefused),
+        ("NoSuchBucket", StoreRefused),
+        ("InvalidAccessKeyId", StoreRefused),
+        ("SlowDown", StoreUnavailable),
+    ],
+)
+def test_which_answers_of_a_bucket_are_final(
+    settings: Settings, tmp_path: Path, code: str, error: type[Exception]
+) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"x")
+    keys = {"s3_access_key": SecretStr("key"), "s3_secret_key": SecretStr("secret")}
+    store = open_store(settings.model_copy(update={"store_url": "s3://bucket/pre", **keys}))
+    assert isinstance(store, S3Store)
+    with Stubber(store.client) as answers:
+        answers.add_client_error("put_object", code)
+        with pytest.raises(error, match=f"answered {code}"):
+            store.put_file("k", source)
+        answers.add_client_error("get_object", code)
+        with pytest.raises(error, match=f"answered {code}"):
+            store.get_bytes("k")

@@ -129,6 +129,31 @@ def test_a_set_that_is_not_there_is_named_by_its_field(s3: S3, make_runtime: Mak
     assert "prompts.exclude.0.source: s3://inputs/none.jsonl does not exist" in error["message"]
 
 
+def test_a_bucket_that_refuses_the_keys_fails_the_job_at_once(
+    s3: S3, make_runtime: MakeRuntime
+) -> None:
+    rt = make_runtime(**{**at(s3.endpoint), "s3_secret_key": "wrong"})
+    job_id = submit(rt, prompts={"source": "s3://inputs/a.jsonl"})
+    drain(rt)
+    error = job_of(rt, job_id).error
+    assert error is not None
+    assert (error["reason"], error["attempt"]) == (FailureReason.BAD_INPUT, 1)
+    assert "s3://inputs/a.jsonl: the store answered" in error["message"]
+
+
+def test_a_store_that_refuses_the_keys_fails_the_job_after_its_attempts(
+    s3: S3, make_runtime: MakeRuntime
+) -> None:
+    rt = make_runtime(**{**at(s3.endpoint), "s3_secret_key": "wrong"}, store_url="s3://inputs/x")
+    job_id = submit(rt)
+    wait_until(lambda: drain(rt) == 0 and bool(job_of(rt, job_id).error), 60, "the job ends")
+    error = job_of(rt, job_id).error
+    assert error is not None
+    assert (error["reason"], error["attempt"]) == (FailureReason.INTERNAL, 3)
+    assert "check UPDRAFT_S3_ACCESS_KEY" in error["message"]
+    assert job_of(rt, job_id).status == JobStatus.FAILED
+
+
 @pytest.mark.parametrize("trouble", ["silent", "narrow"])
 @pytest.mark.parametrize("why", ["cancel", "stop", "lost"])
 def test_a_download_is_broken_off_within_seconds(

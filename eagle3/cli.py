@@ -36,7 +36,7 @@ from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.compare import cli as compare_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
-from eagle3.run import read_config, reporter, run_stage, write_json
+from eagle3.run import make_run, read_config, reporter, run_stage
 from eagle3.scaling import cli as scaling_cli
 
 
@@ -89,21 +89,12 @@ def _init(args: argparse.Namespace) -> int:
         recipe = load_recipe(args.recipe)
         recipe = recipe.with_prompts({k: v for k, v in said.items() if v is not None})
         config = RunConfig(target=args.target, prompts=recipe.prompts, recipe=recipe)
-        args.run.mkdir(parents=True, exist_ok=True)
     except (ValidationError, ValueError) as e:
         text = explain(e) if isinstance(e, ValidationError) else str(e)
         sys.stderr.write(f"eagle3 init: {text}\n")
         return 2
-    except (FileExistsError, NotADirectoryError):
-        sys.stderr.write(f"eagle3 init: {args.run} is a file; expected a directory or a new name\n")
-        return 2
-    path = args.run / "config.json"
-    content = config.model_dump(mode="json")
-    if path.is_file() and json.loads(path.read_text()) != content and not args.force:
-        sys.stderr.write(f"eagle3 init: {path} holds another run; use --force to replace it\n")
-        return 2
-    write_json(path, content)
-    sys.stdout.write(f"{args.run / 'config.json'} written; next: eagle3 run {args.run}\n")
+    path = make_run(args.run, config, "use --force to replace it", args.force)
+    sys.stdout.write(f"{path} written; next: eagle3 run {args.run}\n")
     return 0
 
 

@@ -180,6 +180,28 @@ def read_config(run: Path) -> RunConfig:
         raise BadInput(f"{path} is not text", "expected JSON in UTF-8") from None
 
 
+def make_run(run: Path, config: RunConfig, hint: str, replace: bool = False) -> Path:
+    """Make a run directory, or find the very run there; returns the path of its config.
+
+    Args:
+        hint: what to do where another run is there.
+        replace: put this run's config in its place.
+
+    Raises:
+        BadInput: a file or another run has this name.
+    """
+    path, content = run / "config.json", config.model_dump(mode="json")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BadInput(f"{run} is a file", "expected a directory or a new name") from None
+    there = path.is_file() and not replace
+    if there and read_config(run).model_dump(mode="json") != content:
+        raise BadInput(f"{path} holds another run", hint)
+    write_json(path, content)
+    return path
+
+
 def current(run: Path, stage: str) -> Path:
     """Output folder of a stage that has run, and ended.
 

@@ -30,7 +30,7 @@ class _Line(Strict):
     """One line of a task file."""
 
     question_id: int | str
-    turns: tuple[str, ...] = Field(min_length=1)
+    turns: list[str] = Field(min_length=1)
     category: str = ""
     reference: Any = None
 
@@ -67,7 +67,10 @@ def read_tasks(names: str) -> list[Task]:
         raise BadInput("no task is named", f"for instance: --tasks demo, or {_shipped_names()}")
     twice = sorted({task.name for task in tasks if sum(t.name == task.name for t in tasks) > 1})
     if twice:
-        raise BadInput(f"two tasks are called {', '.join(twice)}", "rename a file: a name is a row")
+        raise BadInput(
+            f"two tasks are called {', '.join(twice)}",
+            "a name is a column: name each task once, and rename one of two files",
+        )
     return tasks
 
 
@@ -77,7 +80,10 @@ def _read(name: str) -> list[Task]:
         return [_task(file, f"demo/{file.stem}") for file in shipped]
     if file := next((file for file in shipped if file.stem == name), None):
         return [_task(file, f"demo/{name}")]
-    ref = PromptRef.parse(name)
+    try:
+        ref = PromptRef.parse(name)
+    except ValueError as e:
+        raise BadInput(f"--tasks: {e}", "download the file and give its path") from None
     if ref.kind == "hub":
         rows = open_dataset(ref)
         source = dataset_name(ref)
@@ -103,7 +109,7 @@ def _read(name: str) -> list[Task]:
 
 
 def _task(file: Path, source: str) -> Task:
-    return Task(file.stem, _questions(str(file), json_rows(file)), source)
+    return Task(file.stem, _questions(str(file), json_rows(file, EXPECTED)), source)
 
 
 def _questions(source: str, rows: Iterable[tuple[str, Any]]) -> list[Question]:
@@ -123,13 +129,15 @@ def _questions(source: str, rows: Iterable[tuple[str, Any]]) -> list[Question]:
 def _question(where: str, row: Any) -> Question:
     if isinstance(row, ValueError):
         raise BadInput(str(row), f"expected one object a line: {EXPECTED}")
+    if not isinstance(row, dict):
+        raise BadInput(f"{where} is not an object", f"expected {EXPECTED}")
     try:
         line = _Line.model_validate(row)
     except ValidationError as e:
         raise BadInput(f"{where}: {explain(e)}", f"expected {EXPECTED}") from None
     if not all(turn.strip() for turn in line.turns):
         raise BadInput(f"{where}: a turn is empty", "every turn is something that the user says")
-    return Question(str(line.question_id), line.category, line.turns)
+    return Question(str(line.question_id), line.category, tuple(line.turns))
 
 
 def _shipped() -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from eagle3.config import RunConfig, explain, load_recipe
 from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
-from eagle3.run import Context, Progress, current, read_config, write_json
+from eagle3.run import Context, Progress, current, make_run, read_config
 
 RunStage = Callable[[str, Path, TextIO | io.TextIOBase], int]
 """Runs a stage in a run directory with its lines in a stream; returns the exit code."""
@@ -45,13 +45,14 @@ def register(
     add("what", metavar="TARGET_OR_RUN", help="a run directory, or a target: demo, org/name, …")
     add("--methods", default="all", help="all, or names with commas between")
     add("--tasks", default="demo", help="demo, task files, directories, hub data sets, with commas")
-    add("--prompts", type=_above(int), default=8, metavar="N", help="questions of each task")
-    add("--max-new-tokens", type=_above(int), default=64, metavar="M", help="cap on an answer")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
-    add("--budget", type=_above(float), metavar="SECONDS", help="of each training; 60 s")
-    add("--budget-tokens", type=_above(int), metavar="N", help="tokens that each training may see")
+    add("--prompts", type=_number(int, 1), default=8, metavar="N", help="questions of each task")
+    # An answer of one token has no decode phase.
+    add("--max-new-tokens", type=_number(int, 2), default=64, metavar="M", help="cap on an answer")
+    add("--temperature", type=_number(float, 0), default=0.0, metavar="T", help="0 is greedy")
+    add("--budget", type=_number(float, 1), metavar="SECONDS", help="of each training; 60 s")
+    add("--budget-tokens", type=_number(int, 1), metavar="N", help="each training may see so many")
     add("--run", type=Path, metavar="DIR", help="run directory for a TARGET; compare-NAME")
-    add("--recipe", default="quick", help="recipe for a TARGET")
+    add("--recipe", help="recipe for a TARGET; quick")
 
     def run(args: argparse.Namespace) -> int:
         return _compare(args, run_stage, readable(sys.stdout))
@@ -59,14 +60,14 @@ def register(
     command.set_defaults(run_command=run)
 
 
-def _above(kind: Callable[[str], float]) -> Callable[[str], float]:
+def _number(kind: type[int] | type[float], least: int) -> Callable[[str], float]:
     def number(text: str) -> float:
         value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text}: expected more than 0")
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text}: expected {least} or more")
         return value
 
-    number.__name__ = getattr(kind, "__name__", "number")
+    number.__name__ = kind.__name__  # argparse names it where the text is no number
     return number
 
 
@@ -85,8 +86,6 @@ def _compare(args: argparse.Namespace, run_stage: RunStage, stream: io.TextIOBas
         args.temperature,
         Budget(seconds, args.budget_tokens),
     )
-    if args.temperature < 0:
-        raise BadInput(f"--temperature {args.temperature}: expected 0 (greedy) or more")
     tasks = read_tasks(args.tasks)
     run = _run_directory(args)
     for stage in () if _has_features(run) else NEEDED:
@@ -115,22 +114,21 @@ def _run_directory(args: argparse.Namespace) -> Path:
     """The run that is named, or one that is made for the target that is named."""
     run = Path(args.what)
     if run.is_dir():
+        if args.run or args.recipe:
+            raise BadInput(
+                f"{run} is a run directory, with a recipe of its own",
+                "leave out --run and --recipe: they make one for a target",
+            )
         read_config(run)
         return run
     try:
-        recipe = load_recipe(args.recipe)
+        recipe = load_recipe(args.recipe or "quick")
         config = RunConfig(target=args.what, prompts=recipe.prompts, recipe=recipe)
-    except (ValidationError, ValueError) as e:
-        text = explain(e) if isinstance(e, ValidationError) else str(e)
-        raise BadInput(text, "name a run directory that exists, or a target") from None
+    except ValidationError as e:
+        raise BadInput(explain(e), "name a run directory that exists, or a target") from None
+    except ValueError as e:
+        raise BadInput(f"--recipe: {e}", "name one of these, or a YAML file") from None
     name = re.sub(r"[^A-Za-z0-9.]+", "-", args.what).strip("-.")
     folder: Path = args.run or Path(f"compare-{name}")
-    folder.mkdir(parents=True, exist_ok=True)
-    content = config.model_dump(mode="json")
-    path = folder / "config.json"
-    if path.is_file() and json.loads(path.read_text()) != content:
-        raise BadInput(
-            f"{path} holds another run", f"name it as RUN: eagle3 compare {folder}, or give --run"
-        )
-    write_json(path, content)
+    make_run(folder, config, f"name it as RUN: eagle3 compare {folder}, or give another --run")
     return folder

@@ -91,8 +91,8 @@ def demo_files() -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
-def json_rows(file: Path) -> Rows:
-    """Lines of JSON, or the items of a file that is one JSON list."""
+def json_rows(file: Path, expected: str = EXPECTED) -> Rows:
+    """Lines of JSON, or the items of a file that is one JSON list; a row is to look as expected."""
     try:
         text = file.read_text(encoding="utf-8-sig")  # Windows puts a mark in front
     except UnicodeDecodeError:
@@ -100,7 +100,7 @@ def json_rows(file: Path) -> Rows:
             packed = f.read(2) == b"\x1f\x8b"
         raise BadInput(
             f"{file} is packed by gzip: unpack it" if packed else f"{file} is not text",
-            f"expected JSONL in UTF-8, lines of {EXPECTED}",
+            f"expected JSONL in UTF-8, lines of {expected}",
         ) from None
     if re.match(r"\s*\[\s*\{", text):
         items = _json(str(file), text)

@@ -49,8 +49,8 @@ def test_the_tasks_that_ship() -> None:
         ([{"question_id": 1}], "line 1: turns"),
         ([{"question_id": 1, "turns": []}], "line 1: turns"),
         ([{"question_id": 1, "turns": [" "]}], "line 1: a turn is empty"),
-        ([{"question_id": 1, "turns": "text"}], "line 1: turns"),
-        (["words"], "line 1"),
+        ([{"question_id": 1, "turns": "text"}], "turns: Input should be a valid list"),
+        (["words"], "line 1 is not an object"),
         ([], "holds no questions"),
     ],
 )
@@ -67,6 +67,14 @@ def test_broken_json_is_named(tmp_path: Path) -> None:
         read_tasks(str(path))
 
 
+def test_a_file_that_is_not_text_is_refused_in_the_words_of_tasks(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b"\x1f\x8b\x00\xff")
+    with pytest.raises(BadInput, match="packed by gzip") as refused:
+        read_tasks(str(path))
+    assert "question_id" in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("names", "said"),
     [
@@ -74,6 +82,7 @@ def test_broken_json_is_named(tmp_path: Path) -> None:
         ("nowhere.jsonl", "there is no task nowhere.jsonl"),
         ("mt_bench", "there is no task mt_bench"),
         ("s3://bucket/mt_bench.jsonl", "not on this machine"),
+        ("s3://bucket", "--tasks: 's3://bucket' is not the address of a file"),
         ("math,demo", "two tasks are called math"),
     ],
 )

@@ -210,8 +210,13 @@ def test_an_unknown_method_is_refused(text: str) -> None:
         (["nowhere", "--methods", "pld"], "target 'nowhere' is not a reference"),
         (["demo", "--methods", "eagle9"], "unknown eagle9"),
         (["demo", "--tasks", "nowhere.jsonl"], "there is no task nowhere.jsonl"),
-        (["demo", "--budget", "0"], "expected more than 0"),
-        (["demo", "--temperature", "-1"], "expected 0 (greedy) or more"),
+        (["demo", "--recipe", "nowhere"], "--recipe: recipe 'nowhere' does not exist"),
+        (["demo", "--budget", "0"], "0: expected 1 or more"),
+        (["demo", "--budget", "inf"], "inf: expected 1 or more"),
+        (["demo", "--budget-tokens", "many"], "invalid int value: 'many'"),
+        (["demo", "--max-new-tokens", "1"], "1: expected 2 or more"),
+        (["demo", "--temperature", "-1"], "-1: expected 0 or more"),
+        (["demo", "--temperature", "nan"], "nan: expected 0 or more"),
     ],
 )
 def test_bad_usage_exits_with_2(
@@ -222,3 +227,18 @@ def test_bad_usage_exits_with_2(
     assert compare(*arguments) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_directory_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    assert compare("demo", "--run", str(taken)) == 2
+    assert "is a file\nexpected a directory or a new name" in capsys.readouterr().err
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{")
+    assert compare("demo", "--run", str(run)) == 2
+    assert "config.json: config: Invalid JSON" in capsys.readouterr().err
+    assert compare(str(run), "--run", "other") == 2
+    assert "leave out --run and --recipe" in capsys.readouterr().err
+    assert (run / "config.json").read_text() == "{"

@@ -138,10 +138,11 @@ def test_the_draft_vocabulary_is_the_one_that_training_chooses(make_run, share):
 
 def test_the_draft_vocabulary_of_a_draft_to_start_from(make_run, tmp_path, tiny):
     draft = tmp_path / "draft"
-    run = make_run(
-        source=answered(tmp_path, tiny), regenerate=GIVEN, train={"start_from": str(draft)}
-    )
+    run = make_run(source=answered(tmp_path, tiny), regenerate=GIVEN)
     run.run("resolve", "prepare")
+    train = run.config.recipe.train.model_copy(update={"start_from": str(draft)})
+    recipe = run.config.recipe.model_copy(update={"train": train})
+    run.config = run.config.model_copy(update={"recipe": recipe})
     with pytest.raises(BadInput, match="start_from"):
         preview(run, "resolve", "prepare")
     draft.mkdir()

@@ -187,6 +187,17 @@ def _deepseek(c: Config, layer: int) -> Experts | None:
 
 _TIED = {"tie_word_embeddings": True}
 _GEMMA = {**_TIED, "head_dim": 256}
+_GEMMA3 = {
+    **_GEMMA,
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131_072,
+}
+"""The published text and image configs leave out much."""
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(),
@@ -201,7 +212,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": Family(qk_norm="head", experts=_qwen_moe),
     "gemma": Family(defaults=_GEMMA),
     "gemma2": Family(norms=4, defaults=_GEMMA),
-    "gemma3_text": Family(norms=4, qk_norm="head", defaults=_GEMMA),
+    "gemma3_text": Family(norms=4, qk_norm="head", defaults=_GEMMA3),
     "olmo": Family(norms=0),
     "olmo2": Family(qk_norm="wide"),
     "olmo3": Family(qk_norm="wide"),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from eagle3 import fit
 from eagle3.config import explain
 from eagle3.plan.families import DEFAULTS, FAMILIES, count, head_dim
+from eagle3.plan.images import TEXT_PARTS, image_parameters, text_config
 
 
 class Figures(BaseModel):
@@ -51,20 +52,21 @@ class TargetShape(Figures):
 
     @classmethod
     def from_config(cls, raw: Mapping[str, Any]) -> Self:
-        """Read the sizes of a Hugging Face `config.json`.
+        """Read the sizes of a Hugging Face `config.json`: of an image model, its text part's, and
+        the parameters of both.
 
         Raises:
             UnknownShape: another kind of model, a family that is not counted here, or a size that
                 is missing.
         """
         kind = str(raw.get("model_type"))
-        family = FAMILIES.get(kind)
+        family = FAMILIES.get(TEXT_PARTS.get(kind, kind))
         if family is None:
-            known = ", ".join(FAMILIES)
+            known = ", ".join((*FAMILIES, *TEXT_PARTS))
             raise UnknownShape(f"model_type {kind!r} is not one that can be counted: {known}")
-        given = {k: v for k, v in raw.items() if v is not None}
-        c = {**DEFAULTS, **family.defaults, **given}
         try:
+            given = {k: v for k, v in text_config(raw).items() if v is not None}
+            c = {**DEFAULTS, **family.defaults, **given}
             counted = count(family, given)
             heads = c["num_attention_heads"]
             wide = heads * head_dim(c)
@@ -75,7 +77,7 @@ class TargetShape(Figures):
             config = SimpleNamespace(**{"head_dim": None, **c})
             return cls(
                 model_type=kind,
-                parameters=counted.total,
+                parameters=counted.total + image_parameters(raw, c["hidden_size"]),
                 active_parameters=counted.active,
                 num_layers=c["num_hidden_layers"],
                 hidden_size=c["hidden_size"],

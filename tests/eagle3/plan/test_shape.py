@@ -85,6 +85,25 @@ def test_options_count(kind: str, more: dict[str, Any]) -> None:
     assert TargetShape.from_config(config.to_dict()).parameters == built(config).num_parameters()
 
 
+@pytest.mark.parametrize("image", [{}, {"vision_use_head": False, "image_size": 28}])
+def test_an_image_model_is_counted_with_its_image_part(image: dict[str, Any]) -> None:
+    """Its published configs give few of the text part's sizes."""
+    text = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 8}
+    vision = {"hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 2} | image
+    raw = {
+        "model_type": "gemma3",
+        "torch_dtype": "float32",
+        "text_config": text,
+        "vision_config": {**vision, "num_hidden_layers": 3, "patch_size": 14},
+    }
+    config = CONFIG_MAPPING["gemma3"].from_dict(raw)
+    shape = TargetShape.from_config(raw)
+    assert shape.parameters == built(config).num_parameters()
+    assert shape.active_parameters == built(config.text_config).num_parameters()
+    assert (shape.vocab_size, shape.draft_heads) == (262_208, (8, 4, 256))
+    assert (shape.model_type, shape.checkpoint_bytes) == ("gemma3", 4)
+
+
 def test_only_the_experts_that_a_token_goes_through_are_active() -> None:
     shape = TargetShape.from_config(small_config("mixtral").to_dict())
     experts = 8 * 6 * 3 * 24 * 40
@@ -109,6 +128,7 @@ def test_the_draft_is_the_one_that_is_trained(kind: str) -> None:
         ({"model_type": "mamba"}, "llama, mistral"),
         ({}, "model_type"),
         ({"model_type": "llama", "hidden_size": 8}, "no num_hidden_layers"),
+        ({"model_type": "gemma3", "text_config": 3}, "sizes that cannot be"),
         ({"model_type": "llama", **SIZES, "vocab_size": "many"}, "sizes that cannot be"),
         ({"model_type": "llama", **SIZES, "num_attention_heads": 0}, "sizes that cannot be"),
         ({"model_type": "llama", **SIZES, "num_hidden_layers": 10**9}, "layers is 1,000,000,000"),

@@ -50,6 +50,17 @@ class Seen:
     """The target's most likely next token at *every* node that was proposed, root first, refused
     ones too; empty after the prefill."""
 
+    def part(self, rows: slice) -> Seen:
+        """Some of these rows."""
+        features, hidden = self.features_R3H, self.hidden_RH
+        return Seen(
+            self.ids[rows],
+            self.next_ids[rows],
+            None if features is None else features[rows],
+            None if hidden is None else hidden[rows],
+            self.choices_N,
+        )
+
 
 class Session(Protocol):
     """A drafter's memory of the sequences that are decoded together."""

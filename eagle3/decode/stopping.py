@@ -131,6 +131,8 @@ class Detokeniser:
         text = self._decode(self._window)
         whole = text.rstrip(UNKNOWN)
         new = whole[self._given :]
+        if whole == text and len(text) == self._given > 0:  # no text of its own: a special token
+            self._window.pop()
         self._given = max(self._given, len(whole))
         if new and whole == text:
             self._window, self._split = self._window[self._split :], len(self._window) - self._split

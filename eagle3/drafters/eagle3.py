@@ -21,6 +21,9 @@ from eagle3.decode.tree import Shape, Tree
 from eagle3.draft import DraftCache
 from eagle3.drafters.grow import Network, grow
 
+ROWS = 512
+"""Rows of a prompt that are read at once: a mask of all of them would grow with their square."""
+
 
 class Draft(Network, Protocol):
     """What this method asks of a draft (`eagle3.draft.Draft`)."""
@@ -89,6 +92,12 @@ class Eagle3Session:
 
     @torch.inference_mode()
     def observe(self, seen: Mapping[int, Seen]) -> None:
+        longest = max(len(rows.ids) for rows in seen.values())
+        for start in range(0, longest, ROWS):
+            part = slice(start, start + ROWS)
+            self._read({s: rows.part(part) for s, rows in seen.items() if start < len(rows.ids)})
+
+    def _read(self, seen: Mapping[int, Seen]) -> None:
         """Read true rows: lines from the first to the last one of these slots, in one forward."""
         lines = {self.cache.slots.index(slot): rows for slot, rows in seen.items()}
         first, last = min(lines), max(lines)

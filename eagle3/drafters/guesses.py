@@ -39,10 +39,11 @@ def acceptance(guesser: Guesser, samples: Iterable[Sample], depth: int) -> Accep
 
 
 def rank_accuracy(guesser: Guesser, samples: Iterable[Sample], depth: int, top: int) -> Tensor:
-    """How often the guess of rank i at depth k is right, given that those before are, [K, I]."""
+    """How often the guess of rank i at depth k is right, given that those before are, [K, I]; I is
+    `top`, or as many guesses as the draft vocabulary has."""
     hits, rows = torch.zeros(depth, top), torch.zeros(depth, 1)
     for _, rows_R, right_KRI in _checked(guesser, samples, depth, top):
-        hits[:, : right_KRI.shape[2]] += right_KRI.sum(1).cpu()
+        hits = hits[:, : right_KRI.shape[2]] + right_KRI.sum(1).cpu()
         rows += len(rows_R)
     return hits / rows.clamp(min=1)
 

@@ -125,13 +125,18 @@ class SpeculativeSession:
         return stands
 
     def _read(self, news: Sequence[Sequence[int]], line: int = 0) -> Tensor:
-        """Read new tokens of these lines; returns what follows the last of each, [B, V]."""
+        """Read new tokens of these lines, in parts whose scores stay small; returns what follows
+        the last of each, [B, V]."""
         rows = max(map(len, news))
         ids_BR = torch.tensor(
             [[*new, *[0] * (rows - len(new))] for new in news], device=self.lm.device
         )
-        hidden_BRH, _ = self.lm.forward(ids_BR, self.cache, line=line)
-        self.cache.settle([range(len(new)) for new in news], line)
+        hidden, at_once = [], self.lm.rows_at_once(len(news), rows)
+        for start in range(0, rows, at_once):
+            part = slice(start, start + at_once)
+            hidden.append(self.lm.forward(ids_BR[:, part], self.cache, line=line)[0])
+            self.cache.settle([range(len(new[part])) for new in news], line)
+        hidden_BRH = torch.cat(hidden, 1)
         last_B = torch.tensor([len(new) - 1 for new in news], device=self.lm.device)
         lines_B = torch.arange(len(news), device=self.lm.device)
         logits_BV = self.lm.logits(hidden_BRH[lines_B, last_B])[:, : self.vocab_size]

@@ -16,6 +16,7 @@ from eagle3.decode.request import Emission, Generation, Request
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft, DraftConfig
+from eagle3.drafters import eagle3
 from eagle3.drafters.eagle3 import Eagle3, Eagle3Session
 from eagle3.drafters.plain import Plain
 from eagle3.errors import BadInput
@@ -157,6 +158,29 @@ def test_a_prompt_near_the_context_limit_is_decoded_to_the_limit(
         Engine(golden.target, drafter, slots).generate(requests), (9, 1, 2, 6), strict=True
     ):
         assert (out.tokens, out.finish) == (golden.chain(3, room), "length")
+
+
+def test_a_draft_reads_a_long_prompt_in_parts(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = torch.tensor(prompts()[4])
+    _, features = target.forward(ids[None], target.new_cache(len(ids)), capture=True)
+    assert features is not None
+    seen = Seen(ids[:-1].tolist(), ids[1:].tolist(), features[0, :-1], None)
+    drafter = Eagle3(random_draft(target), TREE)
+    read = []
+    for rows in (64, 4):
+        monkeypatch.setattr(eagle3, "ROWS", rows)
+        session = Eagle3Session(drafter, 2, 64)
+        for slot in (1, 0):
+            session.cache.open(slot)
+            session.observe({slot: seen})
+        assert session.cache.lengths == [29, 29]
+        kept = session.cache.layers[0].k_BNMD
+        assert kept is not None
+        read.append((session.root_out_H[0], kept[1, :, :29]))
+    for parts, whole in zip(*read, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_what_cannot_be_decoded_is_refused(golden: Golden) -> None:

@@ -159,6 +159,27 @@ def test_spaces_are_those_of_decoding_all_at_once() -> None:
     assert text == fast.decode(tokens) == "the cats né the"
 
 
+def test_tokens_without_text_are_not_decoded_again_and_again() -> None:
+    """A model that goes on past its end; the space after that is still there."""
+    fast, longest = spaced(), 0
+    fast.add_special_tokens({"pad_token": "<pad>"})
+    assert fast.pad_token_id is not None
+
+    class Watched:
+        def decode(self, ids: list[int], **how: bool) -> str:
+            nonlocal longest
+            longest = max(longest, len(ids))
+            text: str = fast.decode(ids, **how)
+            return text
+
+    half = 5 + "é".encode()[0]
+    tokens = [0, *[fast.pad_token_id] * 50, 1, half, 1]
+    decoded = Detokeniser(Watched())
+    text = "".join(decoded.push(t) for t in tokens) + decoded.rest()
+    assert text == fast.decode(tokens, skip_special_tokens=True) == "the cat\ufffd cat"
+    assert longest < 6
+
+
 def test_ids_and_length() -> None:
     answer = Answer(Stop(3, frozenset({7})))
     assert answer.push([1, 7, 2]).tokens == 2

@@ -139,6 +139,16 @@ def test_the_layout_is_chosen_by_what_was_right() -> None:
     assert (0,) in best_layout(accuracy_KI, 4).paths
 
 
+def test_a_layout_asks_for_no_more_guesses_than_the_draft_vocabulary_has() -> None:
+    heads = random(Medusa, kept=torch.tensor([3, 9, 20]))
+    accuracy_KI = rank_accuracy(heads, permuted()[1][-8:], 3, 5)
+    assert accuracy_KI.shape == (3, 3)
+    layout = best_layout(accuracy_KI, 30)
+    assert layout.width == 3
+    hidden_BH = permuted()[1][0].hidden[:1]
+    assert heads.grow(hidden_BH, torch.tensor([3]), layout, 3).shape == (1, 31)
+
+
 def prefill(sample: Sample, rows: int) -> Seen:
     ids = sample.input_ids.tolist()
     return Seen(ids[:rows], ids[1 : rows + 1], None, sample.hidden[:rows])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -122,6 +124,29 @@ def test_a_drawn_chain_comes_with_what_it_was_drawn_from(small: Target, sampling
         expected = probabilities(logits(small, [*prompt, *before])[None], sampling, prefix)[0]
         torch.testing.assert_close(q_V, expected, rtol=1e-4, atol=1e-6)
         assert q_V[chain[n]] > 0
+
+
+def test_a_long_prompt_is_read_in_parts(small: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, forward = list(range(11)), small.forward
+    logits_V, read = [], []
+
+    def watched(ids_BL: Tensor, *rest: Any, **named: Any) -> Any:
+        read.append(ids_BL.shape[1])
+        return forward(ids_BL, *rest, **named)
+
+    monkeypatch.setattr(small, "forward", watched)
+    for at_once in (99, 4):
+        monkeypatch.setattr(small, "rows_at_once", lambda batch, longest, most=at_once: most)
+        session = Speculative(small, VOCAB, 3).session(2, 64)
+        opened(session, 1, [9, 9], 4, Sampling())
+        opened(session, 0, prompt, 30, Sampling())
+        assert session.cache.lengths == [3, 12]
+        logits_V.append(session.texts[0].logits_V)
+    assert read == [3, 12, 3, 4, 4, 4]
+    assert logits_V[0] is not None
+    assert logits_V[1] is not None
+    torch.testing.assert_close(logits_V[1], logits_V[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits_V[1], logits(small, [*prompt, 30]), rtol=1e-4, atol=1e-5)
 
 
 def test_drawn_tokens_follow_their_distribution(small: Target) -> None:

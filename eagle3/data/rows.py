@@ -133,7 +133,7 @@ def _parquet_rows(file: Path, column: str | None) -> Rows:
         n = 0
         for batch in table.iter_batches(batch_size=1024, columns=columns):
             for row in batch.to_pylist():
-                yield f"{file}, row {n}", row
+                yield f"{file}, row {n}", _published(row)
                 n += 1
     except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
         raise BadInput(f"{file} cannot be read as Parquet: {' '.join(str(e).split())}") from None
@@ -150,9 +150,14 @@ def _dataset_rows(source: PromptSource) -> Rows:
     name = dataset_name(ref)
     columns = _columns(f"the data set {name}", rows.column_names, source.column)
     for n, row in enumerate(rows.select_columns(columns)):
-        if row.get("split") != "heldout":  # a published set's own parts are no marks of ours
-            row.pop("split", None)
-        yield f"{name}, row {n}", row
+        yield f"{name}, row {n}", _published(row)
+
+
+def _published(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table, whose own parts (`train_sft`, `dev`) are no marks of ours."""
+    if row.get("split") != "heldout":
+        row.pop("split", None)
+    return row
 
 
 def _columns(what: str, there: list[str], column: str | None) -> list[str]:

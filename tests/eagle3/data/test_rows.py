@@ -129,10 +129,11 @@ def test_what_a_directory_lacks(folder: Path, more, message: str, hint: str):
     assert hint in e.value.hint
 
 
-def test_of_a_data_sets_own_split_column_only_heldout_is_a_mark(tmp_path: Path):
-    marks = ["train", "dev", "heldout"]
+@pytest.mark.parametrize("source", ["set", "set/train.parquet"])
+def test_of_a_tables_own_split_column_only_heldout_is_a_mark(tmp_path: Path, source: str):
+    marks = ["train", "train_sft", "heldout"]
     parquet(tmp_path / "set" / "train.parquet", prompt=["a", "b", "c"], split=marks)
-    assert [p.split for p in prompts(tmp_path / "set")] == [None, None, "heldout"]
+    assert [p.split for p in prompts(tmp_path / source)] == [None, None, "heldout"]
 
 
 def test_a_directory_is_read_again_when_a_file_of_it_changes(folder: Path):

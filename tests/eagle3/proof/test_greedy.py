@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from eagle3.bench.prompts import HeldOut
 from eagle3.decode import forward
@@ -18,6 +19,7 @@ from eagle3.proof.reference import Reference
 from eagle3.proof.tolerance import allowed_margin, ulp
 from eagle3.target import Target
 from tests.eagle3.proof.told import Told
+from tests.families import DECODED, Family, build
 from tests.golden import CAPTURE, random_target
 
 VOCAB, TOKENS = 48, 24
@@ -108,6 +110,21 @@ def test_units_in_the_last_place(value: float, dtype: torch.dtype, expected: flo
     above = torch.nextafter(number, torch.tensor(torch.inf, dtype=dtype))
     assert float(above - number) == expected
     assert allowed_margin(value, dtype) == 4 * expected
+
+
+@pytest.mark.parametrize(
+    "family", [f for f in DECODED if f.model_type in ("llama", "mixtral", "gpt_oss")], ids=str
+)
+def test_a_margin_in_float64_is_nearly_that_of_float32(family: Family, tmp_path: Path) -> None:
+    """Experts too: transformers' fastest way through them knows no float64."""
+    path = build(family, tmp_path)
+    stock = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.inference_mode():
+        logits_V = stock(torch.tensor([[1, 2, 3]])).logits[0, -1]
+    order = logits_V.argsort(descending=True).tolist()
+    margin, _ = Reference(path, frozenset()).margin([1, 2, 3], (order[0], order[5]))
+    expected = float(logits_V[order[0]] - logits_V[order[5]])
+    assert margin == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
 def test_in_float32_the_margin_is_fixed() -> None:

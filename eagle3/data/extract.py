@@ -89,6 +89,8 @@ def _write_shards(ctx: Context, target: Target, sequences: list[TokenSequence]) 
     journal = Journal(work / (f"shards-{rank()}.jsonl" if rank() else "shards.jsonl"), Shard)
     try:
         known = [*_indexed(ctx.out), *_journalled(work)]
+        for name in names:
+            check_place(ctx.out / name)
         done = {s.file: s for s in known if intact(ctx.out / s.file, s)}
         kept = sum(s.tokens for s in done.values())
         mine = [(i, part) for i, part in share(parts) if names[i] not in done]
@@ -240,6 +242,15 @@ def check_disk(
 
 def intact(path: Path, shard: Shard) -> bool:
     return path.is_file() and sha256_file(path) == shard.sha256
+
+
+def check_place(path: Path) -> None:
+    """Raises BadInput where a directory lies in a shard's place, which nothing here removes."""
+    if path.is_dir():
+        raise BadInput(
+            f"{path} is a directory, where a feature shard belongs",
+            "move it away and run the same command; what is whole is kept",
+        )
 
 
 def _indexed(folder: Path) -> list[Shard]:

@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from eagle3.data.extract import read_sequences, write_shard
+from eagle3.data.extract import check_place, read_sequences, write_shard
 from eagle3.data.features import FeatureIndex, Indexed, Sample, SampleRef, Shard
 from eagle3.data.local import is_spread, open_target
 from eagle3.data.records import Split
@@ -118,6 +118,7 @@ class FeatureStore(Indexed):
         """The open shard; when first opened, its content is compared with its hash."""
         if file not in self._open:
             path = self.folder / file
+            check_place(path)
             if not path.is_file():
                 path = self._mended(file, "is missing")
             elif sha256_file(path) != self._shards[file].sha256:

@@ -140,6 +140,24 @@ def test_the_stage_makes_only_damaged_shards_anew(answered, monkeypatch):
     FeatureStore.open(folder, verify=True)
 
 
+def test_a_directory_in_a_shards_place_is_named(answered):
+    write_config(answered, quota_gb=18)
+    run_extract(answered)
+    folder = current(answered, "extract")
+    path = folder / "shard-00001.safetensors"
+    path.unlink()
+    path.mkdir()
+    store = FeatureStore.open(folder, repair=lambda shard, problem: pytest.fail(problem))
+    [ref] = [ref for ref in store.samples("train") if ref.shard == path.name][:1]
+    for read in (lambda: store.load(ref), lambda: run_extract(answered)):
+        with pytest.raises(BadInput, match=r"00001\.safetensors is a directory") as e:
+            read()
+        assert "move it away" in e.value.hint
+    path.rmdir()
+    run_extract(answered)
+    FeatureStore.open(folder, verify=True)
+
+
 @pytest.mark.parametrize("content", [b"", b'{"shards": [', b"{}", b"\xff\xfe"])
 def test_a_damaged_index_is_said_and_made_anew(answered, content):
     write_config(answered, quota_gb=16)

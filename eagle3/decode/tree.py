@@ -45,6 +45,10 @@ class Tree:
     parents: list[int]
     """Parent of each of these nodes; 0 is the root."""
 
+    @classmethod
+    def chain(cls, tokens: list[int]) -> Tree:
+        return cls(tokens, list(range(len(tokens))))
+
     @cached_property
     def children(self) -> list[list[int]]:
         """Children of each node, root first, in draft order (the likeliest first)."""

@@ -96,7 +96,7 @@ class PromptLookupSession:
         proposals = {}
         for slot, depth in room.items():
             guess = self.texts[slot].guess(min(depth, self.settings.length))
-            proposals[slot] = Proposal(Tree(guess, list(range(len(guess)))))
+            proposals[slot] = Proposal(Tree.chain(guess))
         return proposals
 
     def observe(self, seen: Mapping[int, Seen]) -> None:

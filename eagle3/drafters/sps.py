@@ -130,7 +130,7 @@ class SpeculativeSession:
         rows = max(map(len, news))
         ids_BR = torch.tensor(
             [[*new, *[0] * (rows - len(new))] for new in news], device=self.lm.device
-        )
+        ).clamp(max=self.lm.vocab_size - 1)  # an id that it does not have is read as another
         hidden, at_once = [], self.lm.rows_at_once(len(news), rows)
         for start in range(0, rows, at_once):
             part = slice(start, start + at_once)
@@ -149,8 +149,7 @@ class _Chain:
 
     def __init__(self, text: _Text) -> None:
         self.text = text
-        self.prefix = Prefix(())
-        self.prefix.counts = dict(text.prefix.counts)
+        self.prefix = text.prefix.followed_by(())
         self.tokens: list[int] = []
         self.q: list[Tensor] = []
 
@@ -166,5 +165,4 @@ class _Chain:
         self.prefix.extend([token])
 
     def proposal(self) -> Proposal:
-        tree = Tree(self.tokens, list(range(len(self.tokens))))
-        return Proposal(tree, torch.stack(self.q) if self.q else None)
+        return Proposal(Tree.chain(self.tokens), torch.stack(self.q) if self.q else None)

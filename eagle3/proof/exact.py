@@ -95,7 +95,7 @@ class DrawnChain(Guesser):
         for _ in range(min(self._depth, room)):
             rows.append(self._q_of((*text, *drawn)))
             drawn.append(fork.choose(rows[-1].tolist()))
-        return Proposal(Tree(drawn, list(range(len(drawn)))), torch.stack(rows))
+        return Proposal(Tree.chain(drawn), torch.stack(rows))
 
 
 def with_draft(

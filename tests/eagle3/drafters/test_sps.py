@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from eagle3.decode.drafter import Proposal, Seen
+from eagle3.decode.engine import Engine
+from eagle3.decode.request import Request
 from eagle3.decode.sampling import Prefix, Sampling, probabilities
+from eagle3.drafters.plain import Plain
 from eagle3.drafters.sps import Speculative, SpeculativeSession
 from eagle3.target import Target
 from tests.eagle3.drafters.loop import Say, advance, decode, plain, start
@@ -196,6 +199,19 @@ def test_rows_of_unused_ids_are_cut_or_filled_up(small: Target) -> None:
         assert q_NV.shape == (2, vocab)
         assert float(q_NV[:, VOCAB:].sum()) == 0
         torch.testing.assert_close(q_NV.sum(-1), torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=2.0)])
+def test_a_small_model_of_fewer_ids_than_the_target(target: Target, sampling: Sampling) -> None:
+    """Prompt and answer hold ids that it does not have; it guesses on."""
+    fewer = random_target(VOCAB - 8, seed=1)
+    requests = [Request([VOCAB - 1, n, VOCAB - 8], 24, sampling, seed=n) for n in range(4)]
+    outs = Engine(target, Speculative(fewer, VOCAB, 3), 2).generate(requests)
+    assert max(max(out.tokens) for out in outs) >= VOCAB - 8
+    assert sum(sum(out.reached) for out in outs) > 0
+    if sampling.is_greedy:
+        plain = Engine(target, Plain()).generate(requests)
+        assert [out.tokens for out in outs] == [out.tokens for out in plain]
 
 
 def test_a_length_out_of_range_is_refused(small: Target) -> None:

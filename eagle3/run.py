@@ -52,6 +52,7 @@ class Progress:
         self._stream = stream or sys.stdout
         self._started = time.monotonic()
         self._first_done: float | None = None
+        self._done = 0.0
 
     def emit(self, kind: str, **fields: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -62,9 +63,11 @@ class Progress:
         self._stream.flush()
 
     def progress(self, done: float, total: float, unit: str, message: str = "") -> None:
-        """Report `done` of `total`; rate and ETA come from this process's own pace."""
-        if self._first_done is None:
+        """Report `done` of `total`; rate and ETA come from this process's own pace, since it last
+        began to count."""
+        if self._first_done is None or done < self._done:
             self._first_done, self._started = done, time.monotonic()
+        self._done = done
         elapsed = time.monotonic() - self._started
         rate = (done - self._first_done) / elapsed if elapsed > 0 else 0.0
         self.emit(

@@ -13,12 +13,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from eagle3.config import Recipe, RunConfig
+from eagle3.data.checks import file_hashes
+from eagle3.data.weights import read_checkpoint
 from eagle3.draft import Draft
 from eagle3.export import official
 from eagle3.run import Context, Progress
 from tests.golden import CAPTURE, LAYERS, Golden
-
-HASHES = {f"{name}_sha256": name[0] * 64 for name in ("weights", "tokenizer", "template", "config")}
 
 
 def write_golden_run(
@@ -35,8 +35,14 @@ def write_golden_run(
     resolve.mkdir(parents=True)
     regenerate.mkdir()
     (resolve / "local.json").write_text(json.dumps({"path": str(path)}))
-    facts = {"resolved": "demo@sha256:0", "capture_layers": list(CAPTURE), "dtype": "float32"}
-    (resolve / "target.json").write_text(json.dumps(facts | HASHES))
+    facts = {
+        "resolved": "demo@sha256:0",
+        "capture_layers": list(CAPTURE),
+        "dtype": "float32",
+        "template_sha256": "0" * 64,
+        **file_hashes(path, read_checkpoint(path)),
+    }
+    (resolve / "target.json").write_text(json.dumps(facts))
     lines = []
     for i in range(prompts):
         prompt = [i, golden.perm[i], golden.perm[golden.perm[i]]]

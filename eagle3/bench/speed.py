@@ -20,14 +20,15 @@ from eagle3.bench.metrics import Counts, Pair
 from eagle3.bench.prompts import HeldOut, heldout_answers, heldout_prompts
 from eagle3.bench.simulate import read_answers
 from eagle3.config import BenchmarkConfig
-from eagle3.data.local import open_target, open_tokenizer, target_dir
+from eagle3.data.checks import check_unchanged
+from eagle3.data.local import open_target, open_tokenizer, target_dir, target_facts
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Generation, Request
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
 from eagle3.draft import Draft
 from eagle3.drafters.eagle3 import Eagle3
-from eagle3.export import official
+from eagle3.export.given import exported
 from eagle3.run import Context, hardware, versions, write_json
 from eagle3.target import Target
 
@@ -58,10 +59,9 @@ class Row:
 def benchmark(ctx: Context) -> None:
     """Write `benchmark.json`; a slow draft or a measurement error is a result, not a failure."""
     config, seed = ctx.config.recipe.benchmark, ctx.config.recipe.seed
+    check_unchanged(target_dir(ctx), target_facts(ctx))
     target = open_target(ctx, exact=True)
-    draft = official.load(
-        ctx.inputs["export"] / "draft", target.embed.weight.detach(), target.num_layers
-    )
+    draft = exported(ctx, target)
     prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts)
     table, speeds = choose_threads(target, [draft], prompts[0].ids, config.threads)
     measured = ", ".join(f"{speed:.1f} with {n} thread(s)" for n, speed in speeds.items())

@@ -119,7 +119,7 @@ def _run_directory(args: argparse.Namespace) -> Path:
                 f"{run} is a run directory, with a recipe of its own",
                 "leave out --run and --recipe: they make one for a target",
             )
-        read_config(run)
+        _check_tree(read_config(run))
         return run
     try:
         recipe = load_recipe(args.recipe or "quick")
@@ -128,7 +128,16 @@ def _run_directory(args: argparse.Namespace) -> Path:
         raise BadInput(explain(e), "name a run directory that exists, or a target") from None
     except ValueError as e:
         raise BadInput(f"--recipe: {e}", "name one of these, or a YAML file") from None
+    _check_tree(config)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", args.what).strip("-.")
     folder: Path = args.run or Path(f"compare-{name}")
     make_run(folder, config, f"name it as RUN: eagle3 compare {folder}, or give another --run")
     return folder
+
+
+def _check_tree(config: RunConfig) -> None:
+    if config.recipe.benchmark.chooses:
+        raise BadInput(
+            "the recipe leaves the tree to the benchmark (auto), and methods are compared at one",
+            "give benchmark.depth, top_k and total_tokens; eagle3 benchmark says which are fastest",
+        )

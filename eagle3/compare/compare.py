@@ -22,6 +22,7 @@ from eagle3.compare.result import (
     method_result,
     plain_speeds,
 )
+from eagle3.data.checks import check_unchanged
 from eagle3.data.local import open_target, open_tokenizer, target_dir, target_facts
 from eagle3.data.source import open_source
 from eagle3.decode.engine import Engine
@@ -58,12 +59,14 @@ def compare(ctx: Context, tasks: Sequence[Task], settings: Settings) -> Comparis
         ctx: of a run with features; what is kept lies in `ctx.out`.
 
     Raises:
-        BadInput: nothing to train on, or no question that fits the target's context.
+        BadInput: nothing to train on, no question that fits the target's context, or the files of
+            the target have changed since.
         Stopped: TERM or INT came; what was trained and asked is kept.
     """
     recipe = ctx.config.recipe
     if recipe.benchmark.threads is not None:
         torch.set_num_threads(recipe.benchmark.threads)
+    check_unchanged(target_dir(ctx), target_facts(ctx))
     target = open_target(ctx, exact=True)
     made = _make_all(ctx, target, settings)
     speed_up(target.model, measure=True)
@@ -97,12 +100,6 @@ def compare(ctx: Context, tasks: Sequence[Task], settings: Settings) -> Comparis
 
 def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Made]:
     recipe = ctx.config.recipe
-    bench = recipe.benchmark
-    if bench.chooses:
-        raise BadInput(
-            "the recipe leaves the tree to the benchmark (auto), and methods are compared at one",
-            "give benchmark.depth, top_k and total_tokens; eagle3 benchmark says which are fastest",
-        )
     with closing(open_source(ctx, target)) as source:
         materials = Materials(
             ctx,
@@ -110,7 +107,7 @@ def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Mad
             open_tokenizer(ctx),
             source,
             choose(source, recipe.train, recipe.seed, ctx.progress),
-            Shape(*bench.shape),
+            Shape(*recipe.benchmark.shape),
             ctx.out,
         )
         return {name: make(name, materials, settings.budget) for name in settings.methods}

@@ -103,7 +103,7 @@ def _trainings(methods: Sequence[MethodResult]) -> list[str]:
     rows = [
         [
             name,
-            f"{t.parameters / 1e6:.1f} M",
+            f"{t.parameters:,}",
             f"{t.seconds:.0f} s",
             f"{t.tokens:,}",
             f"{t.steps:,}",

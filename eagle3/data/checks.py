@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,7 @@ def describe(
     """The facts of `target.json` that the files hold; hashes whole files, so it comes last."""
     checkpoint = read_checkpoint(folder)
     text = config.get_text_config()
-    raw = _raw_config(folder)
-    raw.pop("transformers_version", None)
-    quantised = quantisation(raw)
+    quantised = quantisation(_raw_config(folder))
     facts = {
         "architecture": (config.architectures or ["unknown"])[0],
         "model_type": config.model_type,
@@ -131,13 +130,42 @@ def describe(
         "dtype": checkpoint.dtype if quantised is None else _computed_in(config),
         "max_position_embeddings": context_length(text),
         "parameters": checkpoint.parameters if quantised is None else _parameters(config),
-        "weights_sha256": checkpoint.sha256(),
-        "tokenizer_sha256": _tokenizer_sha256(folder),
+        **file_hashes(folder, checkpoint),
         "template_sha256": hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest(),
-        "config_sha256": sha256_json(raw),
         "capture_layers": list(layers),
     }
     return facts if quantised is None else facts | {"quantisation": quantised}
+
+
+def file_hashes(folder: Path, checkpoint: Checkpoint) -> dict[str, str]:
+    """What a target's files hold, by the names that these hashes have in `target.json`."""
+    raw = _raw_config(folder)
+    raw.pop("transformers_version", None)
+    return {
+        "weights_sha256": checkpoint.sha256(),
+        "tokenizer_sha256": _tokenizer_sha256(folder),
+        "config_sha256": sha256_json(raw),
+    }
+
+
+def check_unchanged(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Compare a target's files with what `resolve` found; reads whole files.
+
+    Raises:
+        BadInput: they have changed since; says what.
+    """
+    now = file_hashes(folder, read_checkpoint(folder))
+    changed = [
+        f"{name} was {facts[name]} and is {found}"
+        for name, found in now.items()
+        if facts[name] != found
+    ]
+    if changed:
+        raise BadInput(
+            f"the files of the target in {folder} have changed since the run began: "
+            f"{'; '.join(changed)}",
+            "put them back, or run every stage again for what they are now: eagle3 run RUN",
+        )
 
 
 def check_files(folder: Path, config: Any) -> Checkpoint:

@@ -15,13 +15,20 @@ from typing import TypeVar
 import torch
 
 from eagle3.bench.prompts import HeldOut, heldout_prompts
-from eagle3.data.local import default_device, open_target, target_dir, working_type
+from eagle3.data.checks import check_unchanged
+from eagle3.data.local import (
+    default_device,
+    open_target,
+    target_dir,
+    target_facts,
+    working_type,
+)
 from eagle3.data.records import Journal
 from eagle3.decode.engine import Engine
 from eagle3.decode.linear import speed_up
 from eagle3.decode.tree import Shape
 from eagle3.drafters.eagle3 import Eagle3
-from eagle3.export import official
+from eagle3.export.given import exported
 from eagle3.proof import samples
 from eagle3.proof.certificate import certificate
 from eagle3.proof.greedy import PromptProof, prove_prompt
@@ -33,8 +40,13 @@ R = TypeVar("R", PromptProof, samples.Samples)
 
 
 def prove(ctx: Context) -> None:
-    """Write `certificate.json` and `certificate.md`. Not lossless is a verdict, not a failure."""
+    """Write `certificate.json` and `certificate.md`. Not lossless is a verdict, not a failure.
+
+    Raises:
+        BadInput: the target's files or the draft are not those that the run made or found.
+    """
     config = ctx.config.recipe.prove
+    check_unchanged(target_dir(ctx), target_facts(ctx))
     prompts = heldout_prompts(ctx.inputs["regenerate"] / "responses.jsonl", config.prompts)
     exact = _Sides(ctx, exact=True)
     found = _journal(ctx, "prompts", PromptProof, prompts, exact.prove)
@@ -112,11 +124,7 @@ class _Sides:
     def _load(self) -> tuple[Engine, Reference]:
         if self._loaded is None:
             target = open_target(self.ctx, exact=self.exact)
-            draft = official.load(
-                self.ctx.inputs["export"] / "draft",
-                target.embed.weight.detach(),
-                target.num_layers,
-            )
+            draft = exported(self.ctx, target)
             speed_up(target.model, draft)
             reference = Reference(
                 target_dir(self.ctx), target.eos_ids(), str(target.device), target.dtype

@@ -13,7 +13,7 @@ import pytest
 from eagle3.config import RunConfig, load_recipe
 from eagle3.errors import BadInput, Stopped
 from eagle3.process import alone
-from eagle3.run import Context, Stage, current, read_manifest, run_stage, write_json
+from eagle3.run import Context, Progress, Stage, current, read_manifest, run_stage, write_json
 
 
 def write_word(ctx: Context) -> None:
@@ -118,3 +118,16 @@ def test_who_waits_can_be_stopped(run: Path) -> None:
             alone(run, "first", lambda _: stop.set(), stop),
         ):
             pass
+
+
+def test_a_rate_is_that_of_the_count_which_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stage counts several things, one after the other."""
+    clock = iter([0.0, 0.0, 0.0, 2.0, 100.0, 100.0, 104.0])
+    monkeypatch.setattr("eagle3.run.time.monotonic", lambda: next(clock))
+    progress = Progress("s", tmp_path / "s.jsonl", stream := io.StringIO())
+    for done in (10, 90, 0, 4):
+        progress.progress(done, 100, "%")
+    rates = [json.loads(line)["rate"] for line in stream.getvalue().splitlines()]
+    assert rates == [0.0, 40.0, 0.0, 1.0]

@@ -242,3 +242,13 @@ def test_a_run_directory_is_named_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert compare(str(run), "--run", "other") == 2
     assert "leave out --run and --recipe" in capsys.readouterr().err
     assert (run / "config.json").read_text() == "{"
+
+
+def test_a_recipe_without_a_tree_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, run = tmp_path / "open.yaml", tmp_path / "run"
+    recipe.write_text("name: open\nbenchmark: {depth: auto}\n")
+    assert compare("demo", "--recipe", str(recipe), "--run", str(run)) == 2
+    assert "give benchmark.depth" in capsys.readouterr().err
+    assert not run.exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from eagle3.bench.prompts import HeldOut
 from eagle3.decode.engine import Engine
@@ -20,7 +21,7 @@ from eagle3.proof.greedy import Difference, PromptProof, prove_prompt, verdict
 from eagle3.proof.reference import Reference
 from eagle3.target import Target
 from tests.golden import CAPTURE, Golden, golden_draft, golden_target, successor_scores
-from tests.golden_run import HASHES, context, write_golden_run
+from tests.golden_run import context, write_golden_run
 
 SETTINGS = {"prove": {"prompts": 4, "max_new_tokens": 12}}
 
@@ -51,7 +52,10 @@ def test_a_right_and_a_wrong_draft_are_both_lossless(
         "near_ties": 0,
         "dtype": "float32",
     }
-    assert certificate["target"] == {"resolved": "demo@sha256:0", **HASHES}
+    facts = json.loads((tmp_path / "resolve" / "target.json").read_text())
+    assert certificate["target"] == {
+        name: value for name, value in facts.items() if name.endswith(("resolved", "sha256"))
+    }
     assert {len(h) for h in certificate["draft"].values()} == {64}
     assert [p["verdict"] for p in certificate["by_prompt"]] == ["equal"] * 4
     assert len({p["prompt_sha256"] for p in certificate["by_prompt"]}) == 4
@@ -167,3 +171,48 @@ def test_without_held_out_prompts_there_is_nothing_to_prove(golden: Golden, tmp_
     ctx, _ = context(run, "prove", **SETTINGS)
     with pytest.raises(BadInput, match="no held-out prompts"):
         prove(ctx)
+
+
+def test_a_target_that_has_moved_on_is_not_proven(golden: Golden, tmp_path: Path) -> None:
+    run = run_with(golden, tmp_path)
+    before = json.loads((run / "resolve" / "target.json").read_text())["weights_sha256"]
+    golden_target(seed=1).target.model.save_pretrained(run / "target")
+    ctx, _ = context(run, "prove", **SETTINGS)
+    with pytest.raises(BadInput, match=f"weights_sha256 was {before} and is [0-9a-f]{{64}}$"):
+        prove(ctx)
+    assert list(ctx.out.iterdir()) == []
+
+
+def test_a_draft_that_is_not_the_target_s_is_not_proven(golden: Golden, tmp_path: Path) -> None:
+    run = run_with(golden, tmp_path)
+    folder = run / "export" / "draft"
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+
+    def refused(said: str) -> None:
+        ctx, _ = context(run, "prove", **SETTINGS)
+        with pytest.raises(BadInput, match=said) as error:
+            prove(ctx)
+        assert str(error.value).startswith("the exported draft: ")
+        assert "eagle3 run" in error.value.hint
+
+    def with_config(**other: object) -> None:
+        (folder / "config.json").write_text(json.dumps(config | other))
+
+    with_config(vocab_size=96)
+    refused("vocabulary 96 where this target and its features have 48")
+    with_config(eagle_aux_hidden_state_layer_ids=[0, 1, 1])
+    refused(r"captured layers \(0, 1, 1\) where .* have \(0, 1, 2\)")
+    with_config()
+    save_file({**tensors, "extra": torch.zeros(1)}, folder / "model.safetensors")
+    refused("extra is not part of the layout")
+    save_file({k: t for k, t in tensors.items() if k != "fc.weight"}, folder / "model.safetensors")
+    refused("fc.weight is missing")
+    save_file({**tensors, "norm.weight": torch.zeros(8)}, folder / "model.safetensors")
+    refused(r"norm.weight is \(8,\), expected \(64,\)")
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    refused("cannot be read")
+    (folder / "model.safetensors").unlink()
+    refused("does not exist")
+    (folder / "config.json").write_text("{}")
+    refused("lacks 'rope_theta'")

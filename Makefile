@@ -58,7 +58,7 @@ types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
 
 unit: $(DEV_READY) ## unit tests, with the import arrows among them (ARGS="-k name" picks some)
-	$(PYTEST) -m "$(UNIT)" $(ARGS)
+	$(PYTEST) -n auto --maxprocesses 4 -m "$(UNIT)" $(ARGS)
 
 e2e: $(DEV_READY) ## the whole job on real processes and servers
 	$(PYTEST) -m "e2e and not gpu" $(ARGS)

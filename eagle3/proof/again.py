@@ -10,40 +10,75 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eagle3.data.records import read_json
+from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
-from eagle3.run import Context, Stage, current, read_config, reporter
+from eagle3.proof.certificate import code_sha256
+from eagle3.run import (
+    Context,
+    Stage,
+    current,
+    hardware,
+    read_config,
+    read_manifest,
+    reporter,
+    sha256_file,
+    sha256_json,
+)
 
 _GONE = "—"
 
 
 def prove_again(stage: Stage, run: Path, stream: TextIO | io.TextIOBase | None = None) -> list[str]:
-    """Run the proof anew, beside the certificate that there is; returns the fields that differ.
+    """Run the proof anew, beside the certificate that there is; returns what differs: fields, and
+    files that are not as the proof left them.
 
-    The certificate itself is left as it is. It goes on where an earlier such run was stopped.
+    The certificate itself is left as it is. It goes on where an earlier such run was stopped, if
+    that was of the same draft, target, prompts and code.
 
     Raises:
-        BadInput: there is no certificate yet.
+        BadInput: there is no certificate yet, or it cannot be read.
     """
-    before = read_json(current(run, stage.name) / "certificate.json")
     started, progress = time.monotonic(), reporter(stage.name, run, stream)
-    out = run / "stages" / stage.name / "again"
     with stop_on_signals() as stop, alone(run, stage.name, progress.info, stop):
+        before, edited = _certificate(current(run, stage.name))
         config = read_config(run)
         inputs = stage.inputs(run, config)
+        digests = {name: read_manifest(folder)["outputs_digest"] for name, folder in inputs.items()}
+        key = sha256_json([stage.config_key(config), digests, code_sha256(), hardware()])[:32]
+        out = run / "stages" / stage.name / "again" / key
         out.mkdir(parents=True, exist_ok=True)
         stage.function(Context(run, stage.name, config, out, inputs, progress, stop))
         after = read_json(out / "certificate.json")
-        shutil.rmtree(out)
+        shutil.rmtree(out.parent)
     found = differences(before, after)
+    for name in edited:
+        progress.warning(f"{name} is not as the proof left it; eagle3 prove {run} writes it again")
     for name, (old, new) in found.items():
         progress.warning(f"{name}: {old} then, {new} now")
     progress.emit(
         "result",
         cached=False,
         seconds=round(time.monotonic() - started, 3),
-        summary={"same": not found, "differ": list(found)},
+        summary={"same": not found and not edited, "differ": [*edited, *found]},
     )
-    return list(found)
+    return [*edited, *found]
+
+
+def _certificate(folder: Path) -> tuple[Any, list[str]]:
+    """What it says, and which files of the proof were edited since, or are gone."""
+    path = folder / "certificate.json"
+    try:
+        said = read_json(path)
+    except (FileNotFoundError, ValueError):
+        raise BadInput(
+            f"{path} is gone or is not JSON", "write it again: the same command without --again"
+        ) from None
+    outputs = read_manifest(folder)["outputs"].items()
+    return said, [name for name, left in outputs if not _is_left(folder / name, left["sha256"])]
+
+
+def _is_left(path: Path, sha256: str) -> bool:
+    return path.is_file() and sha256_file(path) == sha256
 
 
 def differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:

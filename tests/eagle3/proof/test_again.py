@@ -5,16 +5,21 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from eagle3 import cli
 from eagle3.config import Recipe, RunConfig
-from eagle3.errors import BadInput
+from eagle3.errors import BadInput, Stopped
+from eagle3.export import official
+from eagle3.proof import stage
 from eagle3.proof.again import differences, prove_again
+from eagle3.proof.greedy import PromptProof
 from eagle3.run import current, run_stage, write_json
 from eagle3.stages import STAGES
-from tests.golden import golden_draft, golden_target, successor_scores
+from tests.golden import LAYERS, golden_draft, golden_target, successor_scores
 from tests.golden_run import write_golden_run
 
 PROVE = STAGES["prove"]
@@ -64,8 +69,55 @@ def test_what_has_changed_is_named(run: Path) -> None:
     certificate["by_prompt"][1]["rounds"] += 1
     write_json(path, certificate)
     stream = io.StringIO()
-    assert prove_again(PROVE, run, stream) == ["by_prompt.1.rounds", "versions.torch"]
+    differing = ["certificate.json", "by_prompt.1.rounds", "versions.torch"]
+    assert prove_again(PROVE, run, stream) == differing
+    assert "certificate.json is not as the proof left it" in stream.getvalue()
     assert "versions.torch: 1.0 then, 2." in stream.getvalue()
+
+
+def test_a_page_that_was_edited_is_named(run: Path) -> None:
+    run_stage(PROVE, run, io.StringIO())
+    page = current(run, "prove") / "certificate.md"
+    page.write_text(page.read_text().replace("**Lossless.**", "**More than lossless.**"))
+    assert prove_again(PROVE, run, io.StringIO()) == ["certificate.md"]
+
+
+def test_what_was_proven_of_another_draft_is_not_gone_on_with(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stage(PROVE, run, io.StringIO())
+    rounds = json.loads((current(run, "prove") / "certificate.json").read_text())["by_prompt"]
+    proven, whole = [], stage.prove_prompt
+
+    def stopped(*args: Any) -> PromptProof:
+        if proven:
+            raise Stopped("stopped")
+        proven.append(whole(*args))
+        return proven[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "prove_prompt", stopped)
+        with pytest.raises(Stopped):
+            prove_again(PROVE, run, io.StringIO())
+    golden = golden_target()
+    wrong = golden_draft(golden.target, successor_scores(golden.perm, 5))
+    folder = current(run, "export")
+    official.save(wrong, folder / "draft", LAYERS, torch.float32)
+    write_json(folder / "manifest.json", {"outputs_digest": "another"})
+    differing = prove_again(PROVE, run, io.StringIO())
+    fields = [f"by_prompt.{n}.rounds" for n in range(len(rounds))]
+    assert differing == [*fields, "draft.model.safetensors_sha256"]
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_a_certificate_that_cannot_be_read_is_named(run: Path, text: str | None) -> None:
+    run_stage(PROVE, run, io.StringIO())
+    path = current(run, "prove") / "certificate.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(BadInput, match="is gone or is not JSON"):
+        prove_again(PROVE, run, io.StringIO())
 
 
 def test_without_a_certificate_there_is_nothing_to_compare(run: Path) -> None:

@@ -36,6 +36,7 @@ from eagle3 import clean_cli, plan_cli, preview_cli
 from eagle3.compare import cli as compare_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
+from eagle3.process import leave
 from eagle3.run import make_run, read_config, reporter, run_stage
 from eagle3.scaling import cli as scaling_cli
 
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
     except StageError as e:
         sys.stderr.write(f"eagle3 {args.command}: {e}\n{e.hint}".rstrip() + "\n")
         code = e.exit_code
-    sys.exit(code)
+    leave(code)
 
 
 def _parser() -> argparse.ArgumentParser:

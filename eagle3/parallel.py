@@ -46,15 +46,10 @@ def together() -> Iterator[Callable[[], None]]:
     dist.destroy_process_group()
 
 
-_HERE = torch.zeros(1)
-"""It outlives the last exchange: gloo's thread, when it lets go of a tensor last, wants the
-interpreter, which may have ended by then."""
-
-
 def wait() -> None:
     """Until every process is here."""
     if processes() > 1:
-        dist.all_reduce(_HERE)
+        dist.all_reduce(torch.zeros(1))
 
 
 def share(items: Sequence[Item]) -> Sequence[Item]:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from eagle3.errors import Stopped
 
@@ -23,6 +24,18 @@ def processes() -> int:
 def rank() -> int:
     """Which of them this is, from 0; the first alone writes to the run directory."""
     return int(os.environ.get("RANK", "0")) if processes() > 1 else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End this process. One of several ends at once, without taking its interpreter down: a mesh of
+    PyTorch (`sharded`) stays in caches and keeps gloo's threads, past `destroy_process_group`. One
+    of these that lets go of a tensor late wants the interpreter, and the process then aborts (-6).
+    """
+    if processes() == 1:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

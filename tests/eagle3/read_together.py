@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from eagle3.parallel import together
-from eagle3.process import rank
+from eagle3.process import leave, rank
 from eagle3.spread import SpreadTarget
 
 LENGTHS = {0: (9, 4, 12), 1: (7,)}
@@ -43,3 +43,4 @@ def main(target: str, out: str, device: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

@@ -217,6 +217,15 @@ def test_a_spread_target_teaches_a_spread_draft(alone: Path, spread: Path) -> No
         assert here["train/loss"] == pytest.approx(there["train/loss"], rel=1e-3)
 
 
+def test_a_process_among_others_leaves_with_its_code_whatever_the_interpreters_end_does() -> None:
+    code = (
+        "import atexit, os; from eagle3.process import leave; atexit.register(os.abort);"
+        "print('its last words'); leave(75)"
+    )
+    codes, outputs = run_together(["-c", code])
+    assert (codes, outputs) == ([75] * PROCESSES, ["its last words\n"] * PROCESSES)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_every_forward_has_one_process(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With any number of processes the steps are the same: so a training may go on with another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,6 +94,25 @@ def test_report_and_certificate(embedded: Up, done: Done) -> None:
     check_report(embedded, done.job)
     shown = embedded.command("show", done.job.id, "--report")
     assert (shown.returncode, "token for token" in shown.stdout) == (0, True), shown.stderr
+
+
+def test_a_job_goes_on_from_the_registered_draft(
+    embedded: Up, inputs: Inputs, done: Done, draft: DraftView
+) -> None:
+    spec = inputs.spec(epochs=0.1, model_name="warm")
+    named = {"start_from": f"draft:{draft.name}@champion", "learning_rate": 1e-6}
+    spec["overrides"]["train"] |= named
+    warm = embedded.wait(embedded.submit(spec))
+    check_job(warm)  # one step of next to nothing: what it has learnt is its parent's
+    steps, before = (
+        next(s.summary or {} for s in job.stages if s.name == "train") for job in (warm, done.job)
+    )
+    assert steps["steps"] == 1
+    assert steps["acceptance_length"] == pytest.approx(before["acceptance_length"], abs=0.5)
+    said = [line["message"] for line in embedded.stage_lines(warm, "train", "log")]
+    assert sum(draft.id in text and "starting from" in text for text in said) == 1
+    manifest = json.loads(embedded.client.artifact(warm.id, "manifest.json"))
+    assert manifest["parent_draft"] == draft.id
 
 
 def test_the_same_key_gives_the_same_job(embedded: Up, inputs: Inputs, done: Done) -> None:

@@ -10,7 +10,7 @@ All use the linears that are fastest here, stop alike and are counted alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -150,6 +150,13 @@ def counts(generation: Generation) -> Counts:
     )
 
 
+_LOOPS: dict[str, Callable[[Target, Path], Loop]] = {
+    "engine": lambda target, folder: EngineLoop(Engine(target, Plain())),
+    "bare": lambda target, folder: BareLoop(target),
+    "transformers": lambda target, folder: StockLoop(folder, target),
+}
+
+
 @dataclass(frozen=True)
 class Baseline:
     """The fastest loop, and the tokens/s of every one."""
@@ -165,11 +172,7 @@ class Baseline:
         Args:
             folder: the target's files; the stock loop loads a second copy of it.
         """
-        loops: dict[str, Loop] = {
-            "engine": EngineLoop(Engine(target, Plain())),
-            "bare": BareLoop(target),
-            "transformers": StockLoop(folder, target),
-        }
+        loops = {name: make(target, folder) for name, make in _LOOPS.items()}
         totals = {name: Counts() for name in loops}
         names = list(loops)
         for n, request in enumerate([requests[0], *requests]):
@@ -179,6 +182,12 @@ class Baseline:
         speeds = {name: total.tokens_per_s for name, total in totals.items()}
         fastest = max(speeds, key=lambda name: speeds[name])
         return cls(fastest, loops[fastest], speeds)
+
+    @classmethod
+    def known(cls, target: Target, folder: Path, tokens_per_s: dict[str, float]) -> Self:
+        """That of an earlier choice, by the speeds that chose."""
+        fastest = max(tokens_per_s, key=lambda name: tokens_per_s[name])
+        return cls(fastest, _LOOPS[fastest](target, folder), tokens_per_s)
 
     def said(self) -> str:
         each = ", ".join(f"{name} {speed:.1f}" for name, speed in self.tokens_per_s.items())

@@ -24,6 +24,7 @@ from eagle3.compare.result import (
 )
 from eagle3.data.checks import check_unchanged
 from eagle3.data.local import open_target, open_tokenizer, target_dir, target_facts
+from eagle3.data.records import read_json
 from eagle3.data.source import open_source
 from eagle3.decode.engine import Engine
 from eagle3.decode.linear import speed_up
@@ -31,7 +32,7 @@ from eagle3.decode.request import Request
 from eagle3.decode.tree import Shape
 from eagle3.drafters.fit import Budget
 from eagle3.errors import BadInput
-from eagle3.run import Context, hardware, sha256_json, versions
+from eagle3.run import Context, hardware, sha256_json, versions, write_json
 from eagle3.target import Target
 from eagle3.train.samples import choose
 
@@ -86,15 +87,15 @@ def compare(ctx: Context, tasks: Sequence[Task], settings: Settings) -> Comparis
         settings.temperature,
         recipe.seed,
     )
-    baseline = _fastest_plain(ctx, target, asking, picked)
+    key = _key(ctx, picked, settings, made)
+    baseline = _fastest_plain(ctx, target, asking, picked, ctx.out / f"plain-{key}.json")
     asking = replace(asking, loops={PLAIN: baseline.loop, **engines})
 
     def said(done: int, total: int, what: str) -> None:
         ctx.check_stop("questions that were asked are kept")
         ctx.progress.progress(done, total, "question", what)
 
-    journal = ctx.out / f"asked-{_key(ctx, picked, settings, made, baseline)}.jsonl"
-    asked = ask_all(asking, picked, journal, said)
+    asked = ask_all(asking, picked, ctx.out / f"asked-{key}.jsonl", said)
     return _comparison(ctx, target, tasks, settings, made, baseline, asked)
 
 
@@ -113,8 +114,13 @@ def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Mad
         return {name: make(name, materials, settings.budget) for name in settings.methods}
 
 
-def _fastest_plain(ctx: Context, target: Target, asking: Asking, tasks: Sequence[Task]) -> Baseline:
+def _fastest_plain(
+    ctx: Context, target: Target, asking: Asking, tasks: Sequence[Task], known: Path
+) -> Baseline:
     """The plain loop that is fastest on the first questions.
+
+    Args:
+        known: keeps the speeds, so that a comparison which goes on has the baseline it began with.
 
     Raises:
         BadInput: none of the questions fits.
@@ -132,25 +138,22 @@ def _fastest_plain(ctx: Context, target: Target, asking: Asking, tasks: Sequence
             f"no question leaves room for an answer in the target's context of {target.context}",
             "name tasks with shorter questions",
         )
-    baseline = Baseline.choose(target, target_dir(ctx), found)
+    if known.is_file():
+        baseline = Baseline.known(target, target_dir(ctx), read_json(known))
+    else:
+        baseline = Baseline.choose(target, target_dir(ctx), found)
+        write_json(known, baseline.tokens_per_s)
     ctx.progress.info(baseline.said())
     return baseline
 
 
-def _key(
-    ctx: Context,
-    tasks: Sequence[Task],
-    settings: Settings,
-    made: dict[str, Made],
-    baseline: Baseline,
-) -> str:
+def _key(ctx: Context, tasks: Sequence[Task], settings: Settings, made: dict[str, Made]) -> str:
     """A hash of what decides the answers and their times, but for the machine's mood."""
     parts = {
         "target": target_facts(ctx)["weights_sha256"],
         "tasks": [(task.name, [vars(q) for q in task.questions]) for task in tasks],
         "caps": (settings.max_new_tokens, settings.temperature, ctx.config.recipe.seed),
         "methods": [(n, m.settings, m.training and m.training.sha256) for n, m in made.items()],
-        "baseline": baseline.name,
         "machine": (hardware(), versions(), torch.get_num_threads()),
     }
     return sha256_json(parts)[:16]

@@ -58,3 +58,6 @@ def test_every_loop_is_measured_on_the_same_requests(tmp_path: Path) -> None:
     assert set(chosen.tokens_per_s) == {"engine", "bare", "transformers"}
     assert chosen.tokens_per_s[chosen.name] == max(chosen.tokens_per_s.values()) > 0
     assert f"the baseline is {chosen.name}" in chosen.said()
+    known = Baseline.known(golden.target, tmp_path, {**chosen.tokens_per_s, "bare": 1e9})
+    assert isinstance(known.loop, BareLoop)
+    assert known.name == "bare"

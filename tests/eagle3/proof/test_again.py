@@ -16,7 +16,7 @@ from eagle3.errors import BadInput, Stopped
 from eagle3.export import official
 from eagle3.proof import stage
 from eagle3.proof.again import differences, prove_again
-from eagle3.proof.greedy import PromptProof
+from eagle3.proof.greedy import PromptProof, prove_prompt
 from eagle3.run import current, run_stage, write_json
 from eagle3.stages import STAGES
 from tests.golden import LAYERS, golden_draft, golden_target, successor_scores
@@ -87,12 +87,12 @@ def test_what_was_proven_of_another_draft_is_not_gone_on_with(
 ) -> None:
     run_stage(PROVE, run, io.StringIO())
     rounds = json.loads((current(run, "prove") / "certificate.json").read_text())["by_prompt"]
-    proven, whole = [], stage.prove_prompt
+    proven: list[PromptProof] = []
 
     def stopped(*args: Any) -> PromptProof:
         if proven:
             raise Stopped("stopped")
-        proven.append(whole(*args))
+        proven.append(prove_prompt(*args))
         return proven[-1]
 
     with monkeypatch.context() as patched:

@@ -82,7 +82,8 @@ def test_the_tree_may_be_chosen_and_is_then_proven(
 
     prove, _ = context(tmp_path, "prove", benchmark=config)
     prove.inputs["benchmark"] = ctx.out
-    (ctx.out / "manifest.json").write_text(json.dumps({"summary": ctx.summary, "outputs_digest": ""}))
+    manifest = {"summary": ctx.summary, "outputs_digest": ""}
+    (ctx.out / "manifest.json").write_text(json.dumps(manifest))
     assert shape(prove) == Shape(*result["shape"].values())
     assert STAGES["prove"].also_reads(prove.config) == ("benchmark",)
 

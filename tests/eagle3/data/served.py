@@ -86,7 +86,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
-        self.wfile.write(payload)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who asked has gone
+            self.wfile.write(payload)
 
     def fail(self, status: int, message: str = "injected", **headers: str) -> None:
         self.send(status, {"error": {"message": message}}, **headers)

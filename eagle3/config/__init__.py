@@ -5,17 +5,15 @@ applied to a target and its prompts; it is written to `config.json` in the run d
 """
 
 from eagle3.config.document import recipes_markdown
+from eagle3.config.prompts import PromptsConfig, PromptSource, WeightedSource
 from eagle3.config.recipe import Recipe, RunConfig, explain, load_recipe, recipe_names
 from eagle3.config.reference import TARGET_FORMS, PromptRef, Strict, TargetKind, TargetRef
 from eagle3.config.sections import (
     BenchmarkConfig,
     ExtractConfig,
-    PromptsConfig,
-    PromptSource,
     ProveConfig,
     RegenerateConfig,
     TrainConfig,
-    WeightedSource,
 )
 
 STAGES = ("resolve", "prepare", "regenerate", "extract", "train", "export", "benchmark", "prove")

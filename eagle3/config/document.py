@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from eagle3.config.prompts import PromptSource, WeightedSource
 from eagle3.config.recipe import Recipe, load_recipe, recipe_names
-from eagle3.config.sections import PromptSource, WeightedSource
 
 
 def recipes_markdown() -> str:

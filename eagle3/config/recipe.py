@@ -10,12 +10,11 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from eagle3.config.prompts import PromptsConfig, PromptSource
 from eagle3.config.reference import Strict, TargetRef
 from eagle3.config.sections import (
     BenchmarkConfig,
     ExtractConfig,
-    PromptsConfig,
-    PromptSource,
     ProveConfig,
     RegenerateConfig,
     TrainConfig,

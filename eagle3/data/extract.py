@@ -14,7 +14,7 @@ from eagle3.config import ExtractConfig
 from eagle3.data.capture import grouped, target_rows
 from eagle3.data.features import Columns, FeatureIndex, Shard, TokenSequence, finite
 from eagle3.data.local import capture_layers, open_target, target_facts
-from eagle3.data.records import Journal, Response
+from eagle3.data.records import Journal, Response, read_journal
 from eagle3.data.topk import TopKLoss
 from eagle3.errors import BadInput, DiskFull, disk_is_full
 from eagle3.parallel import anywhere, share, wait
@@ -116,8 +116,7 @@ def _write_shards(ctx: Context, target: Target, sequences: list[TokenSequence]) 
 def _journalled(work: Path) -> list[Shard]:
     """What processes, as many as there were, have written down so far."""
     journals = sorted(work.glob("shards*.jsonl"))
-    lines = [line for path in journals for line in path.read_text().splitlines(keepends=True)]
-    return [Shard.model_validate_json(line) for line in lines if line.endswith("\n")]
+    return [shard for path in journals for shard in read_journal(path, Shard)[0]]
 
 
 def packed(sequences: Sequence[TokenSequence], shard_tokens: int) -> Iterator[list[TokenSequence]]:

@@ -111,6 +111,22 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     tmp.replace(path)
 
 
+def read_journal(path: Path, kind: type[R]) -> tuple[list[R], int]:
+    """The records before a line that cannot be read or was cut, and the bytes that they take."""
+    records: list[R] = []
+    whole = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            record = kind.model_validate_json(line)
+        except ValidationError:
+            break
+        if not line.endswith(b"\n"):
+            break
+        records.append(record)
+        whole += len(line)
+    return records, whole
+
+
 class Journal(Generic[R]):
     """Records appended as they come, so that a killed process loses at most the last line. What
     stands after a line that cannot be read (a machine that lost power) is made anew, too."""
@@ -118,17 +134,8 @@ class Journal(Generic[R]):
     def __init__(self, path: Path, kind: type[R]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.records: list[R] = []
-        whole = 0
         if path.is_file():
-            for line in path.read_bytes().splitlines(keepends=True):
-                try:
-                    record = kind.model_validate_json(line)
-                except ValidationError:
-                    break
-                if not line.endswith(b"\n"):
-                    break
-                self.records.append(record)
-                whole += len(line)
+            self.records, whole = read_journal(path, kind)
             os.truncate(path, whole)
         self._file = path.open("a")
 

@@ -204,6 +204,8 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(answered, monk
     journals = list(answered.glob("stages/extract/*/work/shards.jsonl"))
     [folder] = [p.parent.parent for p in journals if p.stat().st_size]
     assert {p.name for p in folder.rglob("*.*")} == {names[0], "shards.jsonl"}
+    lost_power = b"\0" * 9 + b"\n"
+    (folder / "work" / "shards-1.jsonl").write_bytes(lost_power)  # another process's
     run_extract(answered)
     assert names.count("shard-00000.safetensors") == 1
     FeatureStore.open(folder, verify=True)

@@ -29,6 +29,12 @@ def parent_of(spec: JobSpec) -> str | None:
     return named.removeprefix(PREFIX)
 
 
+def parent_tag(spec: JobSpec) -> dict[str, str]:
+    """What bundle, run and version say of a parent; nothing where there is none."""
+    parent = parent_of(spec)
+    return {} if parent is None else {"parent_draft": parent}
+
+
 def find_parent(session: Session, spec: JobSpec, owner: str | None) -> Draft:
     """The draft that a job's spec goes on from.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.files import Check, canonical_json, file_sha256
 from jobs.leases import Lease
-from jobs.lineage import parent_of
+from jobs.lineage import parent_tag
 from jobs.store import ObjectStore
 from workers.uploads import MANIFEST
 
@@ -74,7 +74,6 @@ def _output(run: Path, stage: str) -> Path:
 def job_facts(lease: Lease, summaries: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What a bundle's manifest says beside its files: which target the draft belongs to."""
     resolve, export = summaries["resolve"], summaries["export"]
-    parent = parent_of(lease.spec)
     return {
         "format": 1,
         "target": lease.spec.target,
@@ -85,5 +84,5 @@ def job_facts(lease: Lease, summaries: dict[str, dict[str, Any]]) -> dict[str, A
         "capture_layers": export["capture_layers"],
         "convention": export.get("convention"),
         "draft_vocab_sha256": export.get("draft_vocab_sha256"),
-        **({} if parent is None else {"parent_draft": parent}),
+        **parent_tag(lease.spec),
     }

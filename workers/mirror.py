@@ -17,7 +17,7 @@ from sqlalchemy import select, update
 
 from jobs.db import Database
 from jobs.errors import Invalid
-from jobs.lineage import parent_of
+from jobs.lineage import parent_tag
 from jobs.models import Alias, Draft, Job, JobEvent, Outbox, OutboxKind, Stage
 from jobs.outbox import relay
 from jobs.registry import Point, Registry, flat
@@ -85,7 +85,7 @@ class Mirror:
             spec = JobSpec.model_validate(job.spec)
             params = flat(spec.resolved_recipe().model_dump(mode="json"))
             tags = {"recipe": job.recipe, **{f"label.{k}": str(v) for k, v in job.labels.items()}}
-            tags |= _parent_tag(spec)
+            tags |= parent_tag(spec)
             job.mlflow_run_id = self.registry.ensure_run(
                 job.id,
                 job.target,
@@ -120,7 +120,7 @@ class Mirror:
             job_id=job.id,
             tags={
                 **_version_tags(draft, summaries, result),
-                **_parent_tag(JobSpec.model_validate(job.spec)),
+                **parent_tag(JobSpec.model_validate(job.spec)),
             },
         )
         self._move_aliases(draft, version, is_newest=newest == draft.id)
@@ -204,12 +204,6 @@ def _run_tags(
         **system,
     }
     return {k: str(v) for k, v in facts.items() if v is not None}
-
-
-def _parent_tag(spec: JobSpec) -> dict[str, str]:
-    """Which draft the training went on from; nothing where it did not."""
-    parent = parent_of(spec)
-    return {} if parent is None else {"parent_draft": parent}
 
 
 def _version_tags(

@@ -1,10 +1,11 @@
-"""Files that are whole or not there, and the hashes they are held against."""
+"""Files and folders that are whole or not there, and the hashes they are held against."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,3 +66,13 @@ def arriving(path: Path) -> Iterator[Path]:
     with temporary(path.parent) as tmp:
         yield tmp
         tmp.replace(path)
+
+
+@contextmanager
+def arriving_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` when the block ends well."""
+    coming = folder.with_name(f"{folder.name}.arriving")
+    shutil.rmtree(coming, ignore_errors=True)
+    coming.mkdir(parents=True)
+    yield coming
+    coming.rename(folder)

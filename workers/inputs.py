@@ -6,16 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from eagle3.config import RunConfig, TargetRef
 from jobs.drafts import get_draft
 from jobs.errors import ChecksumMismatch, Invalid, InvalidSpec, NotFound, StoreRefused
-from jobs.files import Check
+from jobs.files import Check, arriving_folder
 from jobs.leases import Lease
 from jobs.lineage import parent_of
 from jobs.models import Stage
@@ -96,7 +93,7 @@ def _bring(spec: JobSpec, folder: Path, settings: Settings, check: Check) -> dic
 
 def _target(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> Path:
     if not folder.is_dir():
-        with _whole(folder) as arriving:
+        with arriving_folder(folder) as arriving:
             if ref.kind == "s3":
                 _fetch_prefix(ref.location, arriving, settings, check)
             else:
@@ -113,7 +110,7 @@ def _draft(rt: Runtime, draft_id: str, folder: Path, check: Check) -> Path:
     manifest = rt.store.get_bytes(f"{draft.uri}/{MANIFEST}")
     if hashlib.sha256(manifest).hexdigest() != draft.manifest_sha256:
         raise ChecksumMismatch(f"the manifest of draft {draft.id} is not the registered one")
-    with _whole(folder) as arriving:
+    with arriving_folder(folder) as arriving:
         for name, entry in json.loads(manifest)["files"].items():
             if name.startswith("draft/"):
                 path = arriving / inside(name.removeprefix("draft/"))
@@ -125,16 +122,6 @@ def _going_on_from(draft: Path, config: RunConfig) -> RunConfig:
     train = config.recipe.train.model_copy(update={"start_from": str(draft)})
     recipe = config.recipe.model_copy(update={"train": train})
     return config.model_copy(update={"recipe": recipe})
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when the block ends well."""
-    arriving = folder.with_name(f"{folder.name}.arriving")
-    shutil.rmtree(arriving, ignore_errors=True)
-    arriving.mkdir(parents=True)
-    yield arriving
-    arriving.rename(folder)
 
 
 def _fetch_registered(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
-from jobs.files import Check, arriving, canonical_json
+from jobs.files import Check, arriving, arriving_folder, canonical_json
 from jobs.leases import Lease
 from jobs.store import ObjectStore
 
@@ -88,14 +88,12 @@ def download_checkpoint(
     except NotFound as e:
         log.warning("a checkpoint is lost: %s", e)
         return False
-    coming = folder.with_name(folder.name + ".arriving")
-    shutil.rmtree(coming, ignore_errors=True)
-    for name, sha256 in listing["files"].items():
-        store.get_file(f"{uri}/{name}", coming / inside(name), sha256, check)
-    for name, sha256 in listing["best"].items():
-        best = folder.parent / "best" / inside(name)
-        store.get_file(f"{uri}/best/{name}", best, sha256, check)
-    coming.rename(folder)
+    with arriving_folder(folder) as coming:
+        for name, sha256 in listing["files"].items():
+            store.get_file(f"{uri}/{name}", coming / inside(name), sha256, check)
+        for name, sha256 in listing["best"].items():
+            best = folder.parent / "best" / inside(name)
+            store.get_file(f"{uri}/best/{name}", best, sha256, check)
     return True
 
 

@@ -7,6 +7,7 @@ heads, N key/value heads, D head_dim, K keys. Names and layout are those that se
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -175,7 +176,7 @@ class Vocabulary(nn.Module):
         self.t2d.copy_(t2d)
 
 
-class LayerDraft(Vocabulary):
+class LayerDraft(Vocabulary, ABC):
     """A draft of one decoder layer. `embed_VH` is the target's embedding: frozen, shared, never
     saved."""
 
@@ -195,13 +196,17 @@ class LayerDraft(Vocabulary):
         self.rotary = LlamaRotaryEmbedding(config.llama())
         self.scaling = config.head_dim**-0.5
 
+    @property
+    def capture_layers(self) -> tuple[int, int, int]:
+        return self.config.capture_layers
+
+    @abstractmethod
     def mix(self, ids_T: Tensor, feature_TH: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads of tokens and features, and the residual stream [T, H]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logits(self, out_TH: Tensor) -> Tensor:
         """Draft logits [T, Vd] of the layer's output."""
-        raise NotImplementedError
 
     def embed(self, ids: Tensor) -> Tensor:
         return nn.functional.embedding(ids, self.embed_VH)
@@ -278,10 +283,6 @@ class Draft(LayerDraft):
         super().__init__(config, embed_VH, nn.Linear(3 * h, h, bias=False), Midlayer(config))
         self.norm = RMSNorm(h, config.rms_norm_eps)
         self.lm_head = nn.Linear(h, config.draft_vocab_size, bias=False)
-
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.config.capture_layers
 
     def fuse(self, features_T3H: Tensor) -> Tensor:
         """`fc`: target features [T, 3H], ordered low, mid, high, to [T, H]."""

@@ -76,10 +76,6 @@ class Eagle(LayerDraft):
     def module(self) -> Self:
         return self
 
-    @property
-    def capture_layers(self) -> tuple[int, int, int]:
-        return self.config.capture_layers
-
     def fuse(self, features_TH: Tensor) -> Tensor:
         return features_TH
 

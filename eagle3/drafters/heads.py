@@ -11,6 +11,7 @@ drafted, N nodes of a tree, H hidden size, V target vocabulary, Vd draft vocabul
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -32,12 +33,14 @@ from eagle3.train.objective import Supervised, weights
 from eagle3.train.start import HEAD_SCALE
 
 
-class DraftHeads(Vocabulary):
+class DraftHeads(Vocabulary, ABC):
     """The heads, and how they learn. `embed_VH` is the target's: frozen, shared, never saved.
 
     Args:
         kept_D: ascending target ids of the draft vocabulary.
         head_VH: the target's LM head, where the output layers start.
+        heads: tokens after the root that are guessed.
+        layers: blocks of a head.
     """
 
     name: ClassVar[str]
@@ -48,16 +51,17 @@ class DraftHeads(Vocabulary):
     reads_hidden = True
 
     def __init__(
-        self, embed_VH: Tensor, kept_D: Tensor, head_VH: Tensor, states: Sequence[nn.Module]
+        self, embed_VH: Tensor, kept_D: Tensor, head_VH: Tensor, heads: int = 4, layers: int = 1
     ) -> None:
         super().__init__(len(embed_VH), len(kept_D))
         self.set_vocab(kept_D)
         self.embed_VH = embed_VH
-        self.states = nn.ModuleList(states)
-        heads = [nn.Linear(head_VH.shape[1], len(kept_D), bias=False) for _ in states]
-        for head in heads:
-            head.weight.data.copy_(HEAD_SCALE * head_VH[kept_D])
-        self.heads = nn.ModuleList(heads)
+        size = head_VH.shape[1]
+        self.states = nn.ModuleList([self.blocks(k, size, layers) for k in range(heads)])
+        outputs = [nn.Linear(size, len(kept_D), bias=False) for _ in range(heads)]
+        for output in outputs:
+            output.weight.data.copy_(HEAD_SCALE * head_VH[kept_D])
+        self.heads = nn.ModuleList(outputs)
 
     @property
     def module(self) -> Self:
@@ -67,13 +71,18 @@ class DraftHeads(Vocabulary):
     def steps(self) -> int:
         return len(self.heads)
 
+    @staticmethod
+    @abstractmethod
+    def blocks(k: int, hidden_size: int, layers: int) -> nn.Module:
+        """Head k below its output layer."""
+
+    @abstractmethod
     def state(self, k: int, hidden_RH: Tensor, tokens: Sequence[Tensor]) -> Tensor:
         """What head k's output layer reads, [R, H].
 
         Args:
             tokens: the root and the k tokens after it, [R] each.
         """
-        raise NotImplementedError
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Sum over heads of decay^k times the mean cross-entropy with the answer's own token."""

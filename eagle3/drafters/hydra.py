@@ -34,24 +34,16 @@ class Mix(nn.Module):
 
 
 class Hydra(DraftHeads):
-    """Args:
-    heads: tokens after the root that are guessed (4 in the paper).
-    layers: blocks of a head; the first mixes the embeddings in.
-    """
+    """The paper has 4 heads; the first block of each mixes the embeddings in."""
 
     name = "hydra"
     sequential = True
     decay = 1.0
 
-    def __init__(
-        self, embed_VH: Tensor, kept_D: Tensor, head_VH: Tensor, heads: int = 4, layers: int = 1
-    ) -> None:
-        size = head_VH.shape[1]
-        blocks = [
-            nn.Sequential(Mix(size, k + 1), *(ResBlock(size) for _ in range(layers - 1)))
-            for k in range(heads)
-        ]
-        super().__init__(embed_VH, kept_D, head_VH, blocks)
+    @staticmethod
+    def blocks(k: int, hidden_size: int, layers: int) -> nn.Module:
+        rest = (ResBlock(hidden_size) for _ in range(layers - 1))
+        return nn.Sequential(Mix(hidden_size, k + 1), *rest)
 
     def state(self, k: int, hidden_RH: Tensor, tokens: Sequence[Tensor]) -> Tensor:
         read = [nn.functional.embedding(ids_R, self.embed_VH) for ids_R in tokens]

@@ -29,21 +29,15 @@ class ResBlock(nn.Module):
 
 
 class Medusa(DraftHeads):
-    """Args:
-    heads: tokens after the root that are guessed (5 in the paper).
-    layers: residual blocks of a head (1 in the paper).
-    """
+    """The paper has 5 heads of one residual block each."""
 
     name = "medusa"
     sequential = False
     decay = 0.8
 
-    def __init__(
-        self, embed_VH: Tensor, kept_D: Tensor, head_VH: Tensor, heads: int = 4, layers: int = 1
-    ) -> None:
-        size = head_VH.shape[1]
-        blocks = [nn.Sequential(*(ResBlock(size) for _ in range(layers))) for _ in range(heads)]
-        super().__init__(embed_VH, kept_D, head_VH, blocks)
+    @staticmethod
+    def blocks(k: int, hidden_size: int, layers: int) -> nn.Module:
+        return nn.Sequential(*(ResBlock(hidden_size) for _ in range(layers)))
 
     def state(self, k: int, hidden_RH: Tensor, tokens: Sequence[Tensor]) -> Tensor:
         out: Tensor = self.states[k](hidden_RH)

@@ -105,7 +105,6 @@ def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Mad
         materials = Materials(
             ctx,
             target,
-            open_tokenizer(ctx),
             source,
             choose(source, recipe.train, recipe.seed, ctx.progress),
             Shape(*recipe.benchmark.shape),

@@ -7,7 +7,6 @@ all that decides it; a training that is there is not done again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from eagle3 import vocab
 from eagle3.compare.result import Training
@@ -63,7 +61,6 @@ class Materials:
 
     ctx: Context
     target: Target
-    tokenizer: PreTrainedTokenizerBase
     source: FeatureSource
     samples: Samples
     shape: Shape
@@ -231,9 +228,9 @@ def _trained(
     folder = m.folder / name / sha256_json(key)[:16]
     torch.manual_seed(seed)
     learner = new(m)
-    facts = folder / "training.json"
+    weights, facts = folder / "model.safetensors", folder / "training.json"
     if facts.is_file():
-        saved.load_weights(folder, learner.module)
+        saved.load(weights, learner.module)
         ctx.progress.info(f"{name}: trained before, in {folder}")
         known = Training.model_validate_json(facts.read_text())
         return learner, known.model_copy(update={"cached": True})
@@ -244,7 +241,9 @@ def _trained(
 
     parameters = _parameters(learner.module)
     fitted = fit(learner, m.source, m.samples, train, budget, seed, report=report)
-    saved.save(folder, name, learner.module, key, {})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", key)
+    saved.save(weights, learner.module)
     training = Training(
         parameters=parameters,
         seconds=fitted.seconds,
@@ -252,10 +251,10 @@ def _trained(
         steps=fitted.steps,
         tau=fitted.tau,
         precision=fitted.precision,
-        sha256=sha256_file(folder / saved.WEIGHTS),
+        sha256=sha256_file(weights),
         cached=False,
     )
-    write_json(facts, json.loads(training.model_dump_json()))  # last: it says that all is there
+    write_json(facts, training.model_dump(mode="json"))  # last: it says that all is there
     ctx.progress.info(
         f"{name}: {parameters:,} parameters trained for {fitted.seconds:.0f} s on "
         f"{fitted.tokens:,} tokens in {fitted.steps:,} steps; held-out tau {fitted.tau:.2f}"

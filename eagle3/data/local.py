@@ -59,11 +59,17 @@ def open_target(ctx: Context, exact: bool = False) -> Target:
 
 def open_taught(ctx: Context) -> Target:
     """What training needs of the target, in float32: its embedding and head; all of it where it
-    also makes the features, in this process."""
-    folder, device, layers = target_dir(ctx), default_device(), capture_layers(ctx)
-    if ctx.config.recipe.extract.mode == "online" and not is_spread(ctx):
-        return Target.load(folder, device=device, capture_layers=layers)
-    return load_rows(folder, device, layers)
+    makes the features, too."""
+    if makes_features(ctx):
+        return open_target(ctx)
+    return load_rows(target_dir(ctx), default_device(), capture_layers(ctx))
+
+
+def makes_features(ctx: Context) -> bool:
+    """Whether the target that training has in float32 reads the samples as well; where it would
+    read them in another type, or spread, that is a target of its own."""
+    online = ctx.config.recipe.extract.mode == "online" and not is_spread(ctx)
+    return online and working_type(ctx, default_device()) == torch.float32
 
 
 def is_spread(ctx: Context) -> bool:

@@ -13,10 +13,8 @@ from eagle3.data.capture import captured_samples
 from eagle3.data.extract import read_sequences
 from eagle3.data.features import FeatureIndex, Indexed, Sample, SampleRef, TokenSequence
 from eagle3.data.records import Split
-from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput
 from eagle3.run import sha256_file
-from eagle3.spread import SpreadTarget
 from eagle3.target import Target
 
 KEEP_BYTES = 2**29
@@ -76,8 +74,6 @@ class OnlineSource(Unstored):
 
     def __init__(self, target: Target, index: FeatureIndex, responses: Path) -> None:
         super().__init__(index, responses)
-        if not isinstance(target, SpreadTarget):
-            speed_up(target.model)
         self._target = target
         self._recent = Recent()
 

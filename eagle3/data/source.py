@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle3.data.features import FeatureIndex, Sample, SampleRef
-from eagle3.data.local import is_spread, open_target, target_dir, working_type
+from eagle3.data.local import makes_features, open_target, target_dir, working_type
 from eagle3.data.offline import FeatureStore, Reextraction
 from eagle3.data.online import OnlineSource
 from eagle3.data.records import Split
@@ -65,7 +65,7 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
     """The features that `extract` made, or promised to make while training runs.
 
     Args:
-        target: the trainer's own, with the captured layers of `resolve`.
+        target: in float32, with the captured layers of `resolve` (`open_taught`).
 
     Raises:
         BadInput: they are missing or incomplete.
@@ -77,8 +77,8 @@ def open_source(ctx: Context, target: Target) -> FeatureSource:
         case "offline":
             return FeatureStore(folder, index, Reextraction(ctx, index.top_k))
         case "online":
-            same = target.dtype == working_type(ctx, target.device.type) and not is_spread(ctx)
-            return OnlineSource(target if same else open_target(ctx), index, responses)
+            reader = target if makes_features(ctx) else open_target(ctx)
+            return OnlineSource(reader, index, responses)
         case "streamed":
             device = config.device or _last_device()
             dtype = working_type(ctx, device)

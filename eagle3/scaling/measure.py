@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.data.features import SampleRef
-from eagle3.data.local import capture_layers, default_device, target_dir
+from eagle3.data.local import open_taught
 from eagle3.data.source import FeatureSource, open_source
 from eagle3.export import official
 from eagle3.run import Context, Progress, current, read_config, read_manifest
-from eagle3.target import Target
 from eagle3.train.evaluate import chain_acceptance
 from eagle3.train.guard import non_finite
 from eagle3.train.samples import choose
@@ -57,9 +56,7 @@ def measure(run: Path, share: str, progress: Progress) -> tuple[Training, Judges
     trained = current(run, "train")
     inputs = {stage: current(run, stage) for stage in ("resolve", "regenerate", "extract")}
     ctx = Context(run, "scaling", config, trained, inputs, progress, threading.Event())
-    target = Target.load(
-        target_dir(ctx), device=default_device(), capture_layers=capture_layers(ctx)
-    )
+    target = open_taught(ctx)
     source = open_source(ctx, target)
     try:
         chosen = choose(source, config.recipe.train, config.recipe.seed, progress)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from eagle3.data.features import FeatureIndex, Sample
 from eagle3.data.offline import FeatureStore
 from eagle3.data.online import OnlineSource, Recent
 from eagle3.data.stream import StreamedSource
+from eagle3.decode.linear import speed_up
 from eagle3.errors import BadInput, DiskFull
 from eagle3.run import current
 from eagle3.target import Target
@@ -40,6 +42,25 @@ def test_training_cannot_tell_where_features_come_from(answered: Path) -> None:
     for stored_row, made in zip(histories["offline"], histories["online"], strict=True):
         assert made == pytest.approx(stored_row, rel=2e-3)
     assert len(histories["online"]) >= 4
+
+
+def test_a_target_that_reads_in_half_precision_is_not_in_memory_twice(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(answered, mode="online")
+    run_extract(answered)
+    loaded = []
+
+    def load(path: Path, dtype: torch.dtype, *args: Any) -> Target:
+        loaded.append(dtype)
+        return whole(path, dtype, *args)
+
+    whole = Target.load
+    monkeypatch.setattr(Target, "load", load)
+    run_train(answered, "in float32")
+    monkeypatch.setattr("eagle3.data.local.working_type", lambda *_: torch.bfloat16)
+    run_train(answered, "in bfloat16")
+    assert loaded == [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture
@@ -128,6 +149,7 @@ def test_the_process_runs_ahead_but_not_away(
     for found in arrived:
         streamed._arrived.put(found)
     target = Target.load(answered / "target", capture_layers=LAYERS)
+    speed_up(target.model)
     online = OnlineSource(target, index, responses(answered))
     heldout = streamed.samples("heldout")[0]
     assert equal(streamed.load(heldout), online.load(heldout))  # out of order, amid batches

@@ -14,13 +14,19 @@ from torch import Tensor
 from eagle3.config import TrainConfig
 from eagle3.data.features import Sample, SampleRef
 from eagle3.data.records import Split
+from eagle3.draft import DraftConfig
+from eagle3.drafters.eagle import Eagle
 from eagle3.drafters.fit import Budget, Fitted, Method, fit
+from eagle3.drafters.hydra import Hydra
+from eagle3.drafters.medusa import Medusa
+from eagle3.drafters.static import Layout
 from eagle3.target import Target
 from eagle3.train.samples import Samples
 from tests.golden import CAPTURE, HIDDEN, golden_target
 
 VOCAB = 48
 ANSWER = 24
+LAYOUT = Layout(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)))
 CONFIG = TrainConfig(
     learning_rate=1e-2, batch_tokens=160, max_length=64, grad_clip=1.0, schedule="cosine"
 )
@@ -78,11 +84,28 @@ def permuted() -> tuple[Target, list[Sample]]:
     return golden.target, samples
 
 
+def split(source: Memory) -> Samples:
+    """The last eight samples judge."""
+    refs = source.samples("train")
+    return Samples(refs[:-8], refs[-8:], 0, 0)
+
+
 def trained(
     method: Method, tokens: int = 30_000, config: TrainConfig = CONFIG, **rest: Any
 ) -> Fitted:
-    """Fit a method to `permuted`; the last eight samples judge."""
+    """Fit a method to `permuted`."""
     source = Memory(permuted()[1])
-    refs = source.samples("train")
-    samples = Samples(refs[:-8], refs[-8:], 0, 0)
-    return fit(method, source, samples, config, Budget(tokens=tokens), **rest)
+    return fit(method, source, split(source), config, Budget(tokens=tokens), **rest)
+
+
+def new_heads(
+    kind: type[Medusa] | type[Hydra], target: Target, kept: Tensor | None = None
+) -> Medusa | Hydra:
+    kept = torch.arange(VOCAB) if kept is None else kept
+    return kind(target.embed.weight.detach(), kept, target.head_weight().detach(), 3)
+
+
+def new_eagle(kind: type[Eagle], target: Target) -> Eagle:
+    config = DraftConfig.for_target(target.config, CAPTURE, VOCAB)
+    head_VH = target.head_weight().detach()
+    return kind(config, target.embed.weight.detach(), torch.arange(VOCAB), head_VH, depth=3)

@@ -11,29 +11,24 @@ from eagle3.data.features import Sample
 from eagle3.decode.drafter import Seen
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
-from eagle3.draft import DraftCache, DraftConfig
+from eagle3.draft import DraftCache
 from eagle3.drafters.eagle import Eagle, EagleDrafter
 from eagle3.drafters.eagle2 import Eagle2
 from eagle3.drafters.hass import TOP, Hass
-from eagle3.drafters.static import Layout
 from eagle3.train.batch import Batch, pack
 from eagle3.train.objective import Supervised
 from eagle3.train.ttt import unroll
-from tests.eagle3.drafters.learned import VOCAB, permuted, trained
+from tests.eagle3.drafters.learned import LAYOUT, new_eagle, permuted, trained
 from tests.eagle3.train.random_draft import CONFIG, random_sample
-from tests.golden import CAPTURE
 
 KINDS = [Eagle, Hass]
-LAYOUT = Layout(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)))
 SAMPLES = [random_sample(14, [(4, 9), (11, 14)], 1), random_sample(17, [(3, 17)], 3)]
 
 
 def new(kind: type[Eagle], seed: int = 0) -> Eagle:
     target, _ = permuted()
     torch.manual_seed(seed)
-    config = DraftConfig.for_target(target.config, CAPTURE, VOCAB)
-    head_VH = target.head_weight().detach()
-    return kind(config, target.embed.weight.detach(), torch.arange(VOCAB), head_VH, depth=3)
+    return new_eagle(kind, target)
 
 
 def random_eagle(kind: type[Eagle], dtype: torch.dtype = torch.float64) -> Eagle:

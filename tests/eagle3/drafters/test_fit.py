@@ -15,8 +15,7 @@ from eagle3.drafters import saved
 from eagle3.drafters.fit import Budget, fit
 from eagle3.errors import BadInput
 from eagle3.train.batch import Batch
-from eagle3.train.samples import Samples
-from tests.eagle3.drafters.learned import CONFIG, Memory, permuted, trained
+from tests.eagle3.drafters.learned import CONFIG, Memory, permuted, split, trained
 
 
 class Counter:
@@ -71,8 +70,7 @@ def test_it_stops_at_its_tokens_and_the_rate_follows_them() -> None:
 
 def test_it_stops_at_its_seconds() -> None:
     source = Memory(permuted()[1])
-    refs = source.samples("train")
-    out = fit(Counter(), source, Samples(refs[:-8], refs[-8:], 0, 0), CONFIG, Budget(0.3, 10**9))
+    out = fit(Counter(), source, split(source), CONFIG, Budget(0.3, 10**9))
     assert 0.3 <= out.seconds < 3
     assert out.tokens < 10**9
 
@@ -81,9 +79,7 @@ def test_all_methods_see_the_same_batches_in_the_same_order() -> None:
     seen = []
     for method in (Counter(), Counter()):
         source = Memory(permuted()[1])
-        refs = source.samples("train")
-        samples = Samples(refs[:-8], refs[-8:], 0, 0)
-        fit(method, source, samples, CONFIG, Budget(tokens=3000), seed=5)
+        fit(method, source, split(source), CONFIG, Budget(tokens=3000), seed=5)
         seen.append(source.seen)
     assert seen[0] == seen[1]
     first_epoch = [name for batch in seen[0] for name in batch][:32]
@@ -116,9 +112,8 @@ def test_losses_that_are_no_number_are_left_out_up_to_a_limit() -> None:
 def test_features_without_hidden_states_are_refused() -> None:
     samples = [replace(s, hidden=s.hidden[:, :0]) for s in permuted()[1]]
     source = Memory(samples)
-    refs = source.samples("train")
     with pytest.raises(BadInput, match="final hidden states"):
-        fit(Counter(), source, Samples(refs[:-8], refs[-8:], 0, 0), CONFIG, Budget(tokens=100))
+        fit(Counter(), source, split(source), CONFIG, Budget(tokens=100))
 
 
 @pytest.mark.parametrize("limits", [(None, None), (0.0, None), (1.0, 0), (None, -1)])

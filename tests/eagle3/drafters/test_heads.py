@@ -15,17 +15,15 @@ from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.medusa import Medusa
 from eagle3.drafters.static import Layout, best_layout
 from eagle3.train.batch import pack
-from tests.eagle3.drafters.learned import VOCAB, permuted, trained
+from tests.eagle3.drafters.learned import LAYOUT, VOCAB, new_heads, permuted, trained
 
-LAYOUT = Layout(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)))
 KINDS = [Medusa, Hydra]
 
 
 def new(kind: type[Medusa] | type[Hydra], seed: int = 0, kept: Tensor | None = None) -> DraftHeads:
     target, _ = permuted()
     torch.manual_seed(seed)
-    kept = torch.arange(VOCAB) if kept is None else kept
-    return kind(target.embed.weight.detach(), kept, target.head_weight().detach(), 3)
+    return new_heads(kind, target, kept)
 
 
 def random(kind: type[Medusa] | type[Hydra], kept: Tensor | None = None) -> DraftHeads:

@@ -12,7 +12,6 @@ from eagle3.decode.drafter import Drafter
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Generation, Request
 from eagle3.decode.tree import Shape
-from eagle3.draft import DraftConfig
 from eagle3.drafters.eagle import Eagle, EagleDrafter
 from eagle3.drafters.eagle2 import Eagle2
 from eagle3.drafters.hass import Hass
@@ -20,32 +19,20 @@ from eagle3.drafters.heads import HeadDrafter
 from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.medusa import Medusa
 from eagle3.drafters.plain import Plain
-from eagle3.drafters.static import Layout
 from eagle3.target import Target
-from tests.eagle3.drafters.learned import VOCAB, permuted, trained
-from tests.golden import CAPTURE, random_target
+from tests.eagle3.drafters.learned import LAYOUT, VOCAB, new_eagle, new_heads, permuted, trained
+from tests.golden import random_target
 
-LAYOUT = Layout(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 1, 0)))
 SHAPE = Shape(3, 3, 7)
 PROMPTS = [([3, 9], 17), ([5], 24), ([1, 2, 3, 4, 5], 9), ([40, 7, 7], 21), ([8, 8], 1)]
 
 
-def heads(kind: type[Medusa] | type[Hydra], target: Target) -> Medusa | Hydra:
-    return kind(target.embed.weight.detach(), torch.arange(VOCAB), target.head_weight().detach(), 3)
-
-
-def layered(kind: type[Eagle], target: Target) -> Eagle:
-    config = DraftConfig.for_target(target.config, CAPTURE, VOCAB)
-    head_VH = target.head_weight().detach()
-    return kind(config, target.embed.weight.detach(), torch.arange(VOCAB), head_VH, depth=3)
-
-
 METHODS: dict[str, tuple[Callable[[Target], torch.nn.Module], Callable[..., Drafter]]] = {
-    "medusa": (lambda t: heads(Medusa, t), lambda m: HeadDrafter(m, LAYOUT)),
-    "hydra": (lambda t: heads(Hydra, t), lambda m: HeadDrafter(m, LAYOUT)),
-    "eagle": (lambda t: layered(Eagle, t), lambda m: EagleDrafter(m, LAYOUT)),
-    "eagle2": (lambda t: layered(Eagle, t), lambda m: Eagle2(m, SHAPE)),
-    "hass": (lambda t: layered(Hass, t), lambda m: Eagle2(m, SHAPE)),
+    "medusa": (lambda t: new_heads(Medusa, t), lambda m: HeadDrafter(m, LAYOUT)),
+    "hydra": (lambda t: new_heads(Hydra, t), lambda m: HeadDrafter(m, LAYOUT)),
+    "eagle": (lambda t: new_eagle(Eagle, t), lambda m: EagleDrafter(m, LAYOUT)),
+    "eagle2": (lambda t: new_eagle(Eagle, t), lambda m: Eagle2(m, SHAPE)),
+    "hass": (lambda t: new_eagle(Hass, t), lambda m: Eagle2(m, SHAPE)),
 }
 
 

@@ -35,6 +35,11 @@ def quantisation(config: dict[str, Any]) -> str | None:
     return str(found.get("quant_method", "in a way that it does not name"))
 
 
+def load_config(folder: Path | str) -> Any:
+    """The config of an HF directory, as transformers has it."""
+    return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
 def load_model(
     folder: Path | str,
     dtype: torch.dtype = torch.float32,
@@ -49,9 +54,7 @@ def load_model(
         options: for transformers' `from_pretrained`.
     """
     if config is None:
-        config = AutoConfig.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
+        config = load_config(folder)
     method = quantisation(config.to_dict())
     if method in AS_VALUES:
         config.quantization_config["dequantize"] = True

@@ -16,13 +16,12 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from transformers import AutoConfig
 
 from eagle3 import parallel
 from eagle3.data.architecture import skeleton
 from eagle3.data.weights import read_checkpoint
 from eagle3.errors import BadInput
-from eagle3.load import load_model, say_generation
+from eagle3.load import load_config, load_model, say_generation
 from eagle3.process import processes, rank
 from eagle3.target import Target
 
@@ -95,7 +94,7 @@ def load_rows(
 
 def _skeleton(path: Path | str, dtype: torch.dtype) -> Any:
     """The model without weights, in a type."""
-    config = AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    config = load_config(path)
     config.dtype = dtype
     model = skeleton(config).to(dtype).eval().requires_grad_(False)
     say_generation(model, Path(path))

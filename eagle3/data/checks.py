@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from eagle3.config import Recipe
@@ -20,7 +20,7 @@ from eagle3.data.records import read_json
 from eagle3.data.weights import Checkpoint, read_checkpoint
 from eagle3.errors import BadInput
 from eagle3.fit import context_length, mlp_width
-from eagle3.load import AS_VALUES, BY_PACKAGE, PACKED, quantisation
+from eagle3.load import AS_VALUES, BY_PACKAGE, PACKED, load_config, quantisation
 from eagle3.packed import cannot_unpack
 from eagle3.run import sha256_json
 from eagle3.target import load_tokenizer
@@ -57,9 +57,7 @@ def check_config(folder: Path) -> Any:
         raise BadInput("the target is an encoder-decoder model; expected a decoder-only causal LM")
     _check_quantisation(raw)
     try:
-        config = AutoConfig.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
+        config = load_config(folder)
     except Exception as e:  # each config class of transformers checks its values in its own way
         raise BadInput(f"transformers cannot read the target's config.json: {_line(e)}") from None
     _check_causal(config)

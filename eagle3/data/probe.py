@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig
 
 from eagle3.data.architecture import Layers
 from eagle3.data.local import default_device
 from eagle3.draft import Draft, DraftCache, DraftConfig
 from eagle3.errors import BadInput
-from eagle3.load import load_model
+from eagle3.load import load_config, load_model
 from eagle3.target import Target
 
 TOLERANCE = 1e-3
@@ -39,7 +38,7 @@ def probe(folder: Path, capture_layers: Layers) -> None:
     Raises:
         BadInput: tensors are missing or of other shapes, the two disagree, or no draft fits.
     """
-    config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    config = load_config(folder)
     text = config.get_text_config()
     if getattr(text, "sliding_window", None):
         text.sliding_window = WINDOW

@@ -234,19 +234,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def changed_outputs(folder: Path) -> Iterator[str]:
+    """Files of a manifest that are gone, or not as the stage left them."""
+    for name, entry in read_manifest(folder)["outputs"].items():
+        path = folder / name
+        there = path.is_file() and path.stat().st_size == entry["bytes"]
+        if not there or sha256_file(path) != entry["sha256"]:
+            yield name
+
+
 def verify_manifest(folder: Path) -> bool:
     """True when the manifest is there and every listed file has its recorded size and hash."""
     try:
-        outputs = read_manifest(folder)["outputs"]
+        return next(changed_outputs(folder), None) is None
     except (FileNotFoundError, BadInput, KeyError, TypeError):
         return False
-    for name, entry in outputs.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != entry["bytes"]:
-            return False
-        if sha256_file(path) != entry["sha256"]:
-            return False
-    return True
 
 
 def run_stage(

@@ -16,12 +16,12 @@ from eagle3.proof.certificate import code_sha256
 from eagle3.run import (
     Context,
     Stage,
+    changed_outputs,
     current,
     hardware,
     read_config,
     read_manifest,
     reporter,
-    sha256_file,
     sha256_json,
 )
 
@@ -73,12 +73,7 @@ def _certificate(folder: Path) -> tuple[Any, list[str]]:
         raise BadInput(
             f"{path} is gone or is not JSON", "write it again: the same command without --again"
         ) from None
-    outputs = read_manifest(folder)["outputs"].items()
-    return said, [name for name, left in outputs if not _is_left(folder / name, left["sha256"])]
-
-
-def _is_left(path: Path, sha256: str) -> bool:
-    return path.is_file() and sha256_file(path) == sha256
+    return said, list(changed_outputs(folder))
 
 
 def differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:

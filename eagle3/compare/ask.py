@@ -14,7 +14,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from eagle3.bench.baseline import Loop
+from eagle3.bench.baseline import Loop, counts
 from eagle3.bench.metrics import Counts
 from eagle3.bench.tasks import Question, Task
 from eagle3.data.chat import next_turn, prompt_ids
@@ -170,13 +170,7 @@ def _row(
         turn=turn,
         place=place,
         prompt_tokens=prompt_tokens,
-        tokens=answer.decoded,
-        rounds=answer.rounds,
-        seconds=answer.decode_s,
-        target_s=answer.timings.target,
-        draft_s=answer.timings.draft,
-        reached=answer.reached,
-        accepted=answer.accepted,
+        **vars(counts(answer)),
         stamps=[round(stamp, 6) for stamp in answer.stamps],
         equal=answer.tokens == plain,
     )

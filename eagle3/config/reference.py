@@ -14,8 +14,9 @@ PromptKind = Literal["demo", "s3", "hub", "path"]
 _HUB = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(@(?P<revision>[\w./-]{1,128}))?"
 )
-_S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[^\s?#]+)")
-_S3_FILE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/[^\x00-\x1f]*[^\x00-\x1f/]")
+_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/"
+_S3 = re.compile(_BUCKET + r"(?P<prefix>[^\s?#]+)")
+_S3_FILE = re.compile(_BUCKET + r"[^\x00-\x1f]*[^\x00-\x1f/]")
 _MLFLOW = re.compile(
     r"models:/(?P<name>[^/@\s]{1,256})(/(?P<version>\d+)|@(?P<alias>[A-Za-z0-9_.-]{1,256}))"
 )

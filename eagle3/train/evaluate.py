@@ -173,27 +173,23 @@ def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int
 
 
 def walk(total: Acceptance, matched: dict[int, int], spans: Iterable[tuple[int, int]]) -> None:
-    """Count the rounds over a sample's answers.
+    """Count the rounds over a sample's answers, whose first tokens come from the prefill.
 
     Args:
         matched: for each row where a round can start, how many tokens of its chain agree.
+        spans: the answers, each [start, end).
     """
     for start, end in spans:
-        _walk(total, matched, start, end)
-
-
-def _walk(total: Acceptance, matched: dict[int, int], start: int, end: int) -> None:
-    """Rounds over the answer at [start, end): its first token comes from the prefill."""
-    row = start - 1
-    while row + 2 < end:
-        remaining = end - (row + 2)
-        accepted = min(matched[row], remaining, total.depth)
-        for n in range(min(total.depth, remaining)):
-            if n <= accepted:
-                total.reached[n] += 1
-            if n < accepted:
-                total.accepted[n] += 1
-        emitted = min(accepted + 1, remaining)
-        total.rounds += 1
-        total.emitted += emitted
-        row += emitted
+        row = start - 1
+        while row + 2 < end:
+            remaining = end - (row + 2)
+            accepted = min(matched[row], remaining, total.depth)
+            for n in range(min(total.depth, remaining)):
+                if n <= accepted:
+                    total.reached[n] += 1
+                if n < accepted:
+                    total.accepted[n] += 1
+            emitted = min(accepted + 1, remaining)
+            total.rounds += 1
+            total.emitted += emitted
+            row += emitted

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from eagle3.decode.drafter import Seen
 from eagle3.decode.tree import Shape, Tree
 from eagle3.draft import DraftCache, DraftConfig, Layer, LayerDraft
 from eagle3.drafters.eagle3 import Eagle3, Eagle3Session
+from eagle3.drafters.grow import Network
 from eagle3.drafters.guesses import acceptance
 from eagle3.drafters.static import Layout
 from eagle3.train.batch import Batch
@@ -131,7 +132,7 @@ class EagleDrafter:
     """EAGLE with a static tree; the paper's is of one shape for all targets, ours is measured
     (`static.best_layout`)."""
 
-    draft: Any
+    draft: Eagle
     layout: Layout
 
     name = "eagle"
@@ -168,7 +169,9 @@ class EagleSession(HiddenSession):
 
 
 @torch.inference_mode()
-def grow(draft: Any, root_out_BH: Tensor, cache: DraftCache, layout: Layout, depth: int) -> Tensor:
+def grow(
+    draft: Network, root_out_BH: Tensor, cache: DraftCache, layout: Layout, depth: int
+) -> Tensor:
     """Tokens of a static tree's nodes down to `depth`, [B, 1 + N]; the root's place is empty.
 
     Rows of the draft's own guesses are written after the cache's and rolled back at the end.
@@ -178,18 +181,16 @@ def grow(draft: Any, root_out_BH: Tensor, cache: DraftCache, layout: Layout, dep
     tokens_BN = torch.zeros(
         len(starts), 1 + layout.nodes(depth), dtype=torch.int64, device=root_out_BH.device
     )
-    outs_BFH, read = root_out_BH[:, None], list[int]()
+    outs_BFH = root_out_BH[:, None]
     for k, level in enumerate(layout.levels[:depth]):
         if k:
-            nodes, before = layout.expanded[k], layout.expanded[k - 1]
-            read += nodes
-            seen_FJ = torch.tensor([[node in layout.lines[n] for node in read] for n in nodes])
+            nodes = layout.expanded[k]
             outs_BFH = draft(
                 tokens_BN[:, nodes],
-                outs_BFH[:, [before.index(layout.parents[n - 1]) for n in nodes]],
+                outs_BFH[:, layout.sources[k - 1]],
                 (start_B1 + k - 1).expand(-1, len(nodes)),
                 cache,
-                visible(seen_FJ.to(outs_BFH.device), starts),
+                visible(layout.seen[k - 1].to(outs_BFH.device), starts),
             )
             cache.advance(len(nodes))
         ids_BFI = draft.logits(outs_BFH).topk(layout.width, dim=-1).indices

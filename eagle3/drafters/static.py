@@ -3,7 +3,7 @@
 A node is named by its path: (0, 2) is the third guess after the first guess. Paths are in order of
 depth, so a parent comes before its children.
 
-Shapes: K depths, I ranks.
+Shapes: K depths, I ranks, F nodes that are expanded, J nodes that are expanded down to there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from eagle3.decode.tree import Tree
@@ -65,6 +67,25 @@ class Layout:
             [expanded.index(self.parents[node - 1]) for node in level]
             for expanded, level in zip(self.expanded, self.levels, strict=True)
         ]
+
+    @cached_property
+    def sources(self) -> list[list[int]]:
+        """For the nodes expanded after each depth, which of those expanded before is their
+        parent."""
+        return [
+            [before.index(self.parents[node - 1]) for node in nodes]
+            for before, nodes in pairwise(self.expanded)
+        ]
+
+    @cached_property
+    def seen(self) -> list[Tensor]:
+        """For the nodes expanded after each depth, boolean [F, J]: which of all nodes that were
+        expanded after the root each of them sees."""
+        found, read = [], list[int]()
+        for nodes in self.expanded[1:]:
+            read += nodes
+            found.append(torch.tensor([[node in self.lines[n] for node in read] for n in nodes]))
+        return found
 
     @cached_property
     def ranks(self) -> list[list[int]]:

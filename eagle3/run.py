@@ -41,6 +41,9 @@ FORMAT = 1
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
+RunStage = Callable[[str, Path, TextIO | io.TextIOBase], int]
+"""Runs a stage in a run directory with its lines in a stream; returns the exit code."""
+
 
 class Progress:
     """Writes JSON lines to stdout and to the stage's log file."""

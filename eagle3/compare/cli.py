@@ -16,10 +16,7 @@ from pydantic import ValidationError
 from eagle3.config import RunConfig, explain, load_recipe
 from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
-from eagle3.run import Context, Progress, current, make_run, read_config
-
-RunStage = Callable[[str, Path, TextIO | io.TextIOBase], int]
-"""Runs a stage in a run directory with its lines in a stream; returns the exit code."""
+from eagle3.run import Context, Progress, RunStage, current, make_run, read_config
 
 NEEDED = ("resolve", "prepare", "regenerate", "extract")
 

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eagle3.errors import BadInput
-from eagle3.run import Progress, current, read_config, read_manifest
+from eagle3.run import Progress, RunStage, current, read_config, read_manifest
 from eagle3.scaling.trainings import prepare
-
-RunStage = Callable[[str, Path, TextIO | io.TextIOBase], int]
-"""Runs a stage in a run directory with its lines in a stream; returns the exit code."""
 
 EXPLAINED = """
 Parts of the training samples, each inside the next, are trained on for as many passes, on the

@@ -7,18 +7,11 @@ from pathlib import Path
 import pytest
 
 from eagle3.bench.baseline import BareLoop, Baseline, EngineLoop, Loop, StockLoop, counts
-from eagle3.decode import linear
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Request
 from eagle3.decode.sampling import Sampling
 from eagle3.drafters.plain import Plain
 from tests.golden import golden_target
-
-
-@pytest.fixture
-def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_BUDGET_SECONDS", 0.0)
-    monkeypatch.setattr(linear, "_BEYOND_CACHE", 1 << 14)
 
 
 @pytest.mark.usefixtures("quick_calibration")

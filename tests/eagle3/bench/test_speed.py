@@ -11,18 +11,11 @@ from eagle3.bench import speed
 from eagle3.bench.cost import Costs
 from eagle3.bench.prompts import heldout_answers, heldout_prompts
 from eagle3.bench.speed import benchmark
-from eagle3.decode import linear
 from eagle3.decode.tree import Shape
 from eagle3.proof.stage import shape
 from eagle3.stages import STAGES
 from tests.golden import golden_draft, golden_target, successor_scores
 from tests.golden_run import context, write_golden_run
-
-
-@pytest.fixture
-def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_BUDGET_SECONDS", 0.0)
-    monkeypatch.setattr(linear, "_BEYOND_CACHE", 1 << 14)
 
 
 @pytest.mark.usefixtures("quick_calibration")

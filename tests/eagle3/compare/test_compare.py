@@ -23,7 +23,6 @@ from eagle3.compare.result import (
     PlainLoop,
     TaskInfo,
 )
-from eagle3.decode import linear
 from eagle3.errors import BadInput
 from tests.tiny import build_permutation_target, write_prompts
 
@@ -45,12 +44,6 @@ def compare(*arguments: str) -> int:
         main(["compare", *arguments])
     assert isinstance(end.value.code, int)
     return end.value.code
-
-
-@pytest.fixture
-def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_BUDGET_SECONDS", 0.0)
-    monkeypatch.setattr(linear, "_BEYOND_CACHE", 1 << 14)
 
 
 def write_task(path: Path, prompts: list[list[str]]) -> Path:

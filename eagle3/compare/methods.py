@@ -31,7 +31,7 @@ from eagle3.drafters.eagle3 import Eagle3
 from eagle3.drafters.fit import Budget, Method, fit
 from eagle3.drafters.guesses import Guesser, rank_accuracy
 from eagle3.drafters.hass import Hass
-from eagle3.drafters.heads import HeadDrafter
+from eagle3.drafters.heads import DraftHeads, HeadDrafter
 from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.lookahead import Lookahead
 from eagle3.drafters.medusa import Medusa
@@ -120,10 +120,10 @@ class Entry:
     """Another method whose training this is."""
 
 
-def _heads(cls: Any) -> Entry:
+def _heads(cls: type[DraftHeads]) -> Entry:
     def learner(m: Materials) -> Method:
         head_VH = m.target.head_weight().detach()
-        heads: Any = cls(m.target.embed.weight.detach(), m.kept_D, head_VH, m.shape.depth)
+        heads = cls(m.target.embed.weight.detach(), m.kept_D, head_VH, m.shape.depth)
         return heads.to(m.target.device)
 
     return Entry(learner, lambda m, heads: HeadDrafter(heads, _layout(m, heads)))
@@ -151,9 +151,7 @@ METHODS: dict[str, Entry] = {
     "lookahead": Entry(None, lambda m, _: Lookahead(window=5, ngram=3, guesses=5)),
     "sps": Entry(
         lambda m: SmallModel(m.target, depth=m.shape.depth),
-        lambda m, small: Speculative(
-            Target(small.module, (0, 0, 0)), m.target.vocab_size, m.shape.depth
-        ),
+        lambda m, small: Speculative.of(small.module, m.target.vocab_size, m.shape.depth),
     ),
     "medusa": _heads(Medusa),
     "hydra": _heads(Hydra),

@@ -144,5 +144,4 @@ def load(
             "use a model of the target's family, or train one: eagle3.drafters.small",
         )
     model, _ = load_model(folder, dtype or target.dtype, str(target.device))
-    nothing = (0, 0, 0)  # features that are never captured: it may have a single layer
-    return Speculative(Target(model, nothing), target.vocab_size, length)
+    return Speculative.of(model, target.vocab_size, length)

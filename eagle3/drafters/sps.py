@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -37,6 +38,11 @@ class Speculative:
     name = "sps"
     capture_layers = None
     reads_hidden = False
+
+    @classmethod
+    def of(cls, model: Any, vocab_size: int, length: int = 4) -> Self:
+        """From a model of transformers; no features are captured, so a single layer will do."""
+        return cls(Target(model, (0, 0, 0)), vocab_size, length)
 
     def __post_init__(self) -> None:
         if self.length < 1:

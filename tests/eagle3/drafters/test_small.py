@@ -96,7 +96,7 @@ def test_the_acceptance_along_answers_is_that_of_decoding(
     samples = [answered(target, prompt, 40) for prompt in ([1, 2], [7], [30, 4, 4])]
     model.module.eval()
     tau = model.acceptance(samples)
-    drafter = Speculative(Target(model.module, (0, 0, 0)), VOCAB, DEPTH)
+    drafter = Speculative.of(model.module, VOCAB, DEPTH)
     emitted = rounds = 0
     for sample in samples:
         text = sample.input_ids.tolist()

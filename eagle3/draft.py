@@ -201,6 +201,10 @@ class LayerDraft(Vocabulary, ABC):
         return self.config.capture_layers
 
     @abstractmethod
+    def fuse(self, features_TF: Tensor) -> Tensor:
+        """What the target captured of each row to the feature that the draft reads, [T, H]."""
+
+    @abstractmethod
     def mix(self, ids_T: Tensor, feature_TH: Tensor) -> tuple[Tensor, Tensor]:
         """What attention reads of tokens and features, and the residual stream [T, H]."""
 

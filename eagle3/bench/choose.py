@@ -16,7 +16,7 @@ from eagle3.bench.metrics import predicted_speedup
 from eagle3.bench.simulate import KnownAnswer, grow_along
 from eagle3.config import BenchmarkConfig
 from eagle3.decode.tree import Shape
-from eagle3.drafters.eagle3 import Draft
+from eagle3.draft import Draft
 from eagle3.errors import BadInput
 from eagle3.plan import drafted_nodes
 

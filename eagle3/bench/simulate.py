@@ -18,8 +18,7 @@ from torch import Tensor
 from eagle3.bench.metrics import Counts
 from eagle3.data.records import Response
 from eagle3.decode.tree import Shape, Tree
-from eagle3.draft import DraftCache
-from eagle3.drafters.eagle3 import Draft
+from eagle3.draft import Draft, DraftCache
 from eagle3.drafters.grow import grow
 from eagle3.plan import drafted_nodes
 from eagle3.target import Target

@@ -26,7 +26,6 @@ from eagle3.decode.drafter import Seen
 from eagle3.decode.tree import Shape, Tree
 from eagle3.draft import DraftCache, DraftConfig, Layer, LayerDraft
 from eagle3.drafters.eagle3 import Eagle3, Eagle3Session
-from eagle3.drafters.grow import Network
 from eagle3.drafters.guesses import acceptance
 from eagle3.drafters.static import Layout
 from eagle3.train.batch import Batch
@@ -170,7 +169,7 @@ class EagleSession(HiddenSession):
 
 @torch.inference_mode()
 def grow(
-    draft: Network, root_out_BH: Tensor, cache: DraftCache, layout: Layout, depth: int
+    draft: LayerDraft, root_out_BH: Tensor, cache: DraftCache, layout: Layout, depth: int
 ) -> Tensor:
     """Tokens of a static tree's nodes down to `depth`, [B, 1 + N]; the root's place is empty.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,27 +17,18 @@ from torch import Tensor
 from eagle3.decode.drafter import Proposal, Seen
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape, Tree
-from eagle3.draft import DraftCache
-from eagle3.drafters.grow import Network, grow
+from eagle3.draft import DraftCache, LayerDraft
+from eagle3.drafters.grow import grow
 
 ROWS = 512
 """Rows of a prompt that are read at once: a mask of all of them would grow with their square."""
-
-
-class Draft(Network, Protocol):
-    """What this method asks of a draft (`eagle3.draft.Draft`)."""
-
-    @property
-    def capture_layers(self) -> tuple[int, int, int]: ...
-
-    def fuse(self, features_T3H: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Eagle3:
     """A trained draft, and how its trees are grown."""
 
-    draft: Draft
+    draft: LayerDraft
     shape: Shape = field(default_factory=Shape)
 
     name = "eagle3"

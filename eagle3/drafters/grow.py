@@ -8,37 +8,18 @@ the draft has read, H hidden size, Vd draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from eagle3.decode.attention import visible
 from eagle3.decode.tree import EMPTY, Shape, Tree, best
-from eagle3.draft import DraftCache
-
-
-class Network(Protocol):
-    """What growing asks of a network (`eagle3.draft.Draft`)."""
-
-    def __call__(
-        self,
-        ids_T: Tensor,
-        feature_TH: Tensor,
-        positions_T: Tensor,
-        cache: DraftCache,
-        mask: Tensor | None = None,
-        line: int = 0,
-    ) -> Tensor: ...
-
-    def logits(self, out_TH: Tensor) -> Tensor: ...
-
-    def target_ids(self, draft_ids: Tensor) -> Tensor: ...
+from eagle3.draft import DraftCache, LayerDraft
 
 
 @torch.inference_mode()
 def grow(
-    draft: Network,
+    draft: LayerDraft,
     root_out_BH: Tensor,
     cache: DraftCache,
     shape: Shape,

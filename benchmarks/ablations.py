@@ -31,15 +31,8 @@ from eagle3.data.local import capture_layers, target_dir
 from eagle3.data.records import Prompt, Split, read_records
 from eagle3.data.source import FeatureSource, open_source
 from eagle3.export import official
-from eagle3.run import (
-    Context,
-    Progress,
-    current,
-    read_config,
-    read_manifest,
-    run_stage,
-    write_json,
-)
+from eagle3.progress import Progress
+from eagle3.run import Context, current, read_config, read_manifest, run_stage, write_json
 from eagle3.stages import STAGES
 from eagle3.target import Target
 from eagle3.train.evaluate import chain_acceptance

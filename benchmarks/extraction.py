@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 from eagle3.data.capture import target_rows
 from eagle3.data.features import TokenSequence
 from eagle3.decode.linear import speed_up
-from eagle3.run import hardware, versions
+from eagle3.provenance import hardware, versions
 from eagle3.target import Target, default_capture_layers
 
 PROMPT_SHARE = 0.4

@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from benchmarks.longest import longest
 from benchmarks.steps_apart import Apart, Measured
 from benchmarks.training_case import Case, Method
-from eagle3.run import hardware, versions
+from eagle3.provenance import hardware, versions
 
 METHODS: tuple[Method, Method] = ("ours", "plain")
 

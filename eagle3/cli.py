@@ -37,7 +37,8 @@ from eagle3.compare import cli as compare_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
 from eagle3.process import leave
-from eagle3.run import make_run, read_config, reporter, run_stage
+from eagle3.progress import reporter
+from eagle3.run import make_run, read_config, run_stage
 from eagle3.scaling import cli as scaling_cli
 
 

@@ -14,13 +14,9 @@ Progress goes to stdout as JSON lines (`kind`: progress, metric, log, checkpoint
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import io
 import json
-import os
-import platform
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,76 +31,14 @@ from pydantic import ValidationError
 from eagle3.config import RunConfig, explain
 from eagle3.errors import BadInput, Stopped
 from eagle3.process import alone, processes, rank, stop_on_signals
+from eagle3.progress import Progress, reporter
+from eagle3.provenance import hardware, versions
 
 FORMAT = 1
 """Raised when a stage's outputs change meaning, so that old ones are not reused."""
 
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-
 RunStage = Callable[[str, Path, TextIO | io.TextIOBase], int]
 """Runs a stage in a run directory with its lines in a stream; returns the exit code."""
-
-
-class Progress:
-    """Writes JSON lines to stdout and to the stage's log file."""
-
-    def __init__(self, stage: str, log: Path, stream: TextIO | io.TextIOBase | None = None) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.stage = stage
-        self._log = log
-        self._stream = stream or sys.stdout
-        self._started = time.monotonic()
-        self._first_done: float | None = None
-        self._done = 0.0
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = json.dumps({"t": now, "stage": self.stage, "kind": kind, **fields})
-        with self._log.open("a") as log:
-            log.write(line + "\n")
-        self._stream.write(line + "\n")
-        self._stream.flush()
-
-    def progress(self, done: float, total: float, unit: str, message: str = "") -> None:
-        """Report `done` of `total`; rate and ETA come from this process's own pace, since it last
-        began to count."""
-        if self._first_done is None or done < self._done:
-            self._first_done, self._started = done, time.monotonic()
-        self._done = done
-        elapsed = time.monotonic() - self._started
-        rate = (done - self._first_done) / elapsed if elapsed > 0 else 0.0
-        self.emit(
-            "progress",
-            done=done,
-            total=total,
-            unit=unit,
-            rate=round(rate, 3),
-            eta_s=round((total - done) / rate, 1) if rate > 0 else None,
-            message=message,
-        )
-
-    def metrics(self, step: int, **metrics: float) -> None:
-        """Report values at a step; names such as `train/loss` travel to the tracker unchanged."""
-        self.emit("metric", step=step, metrics=metrics)
-
-    def info(self, message: str) -> None:
-        self.emit("log", level="info", message=message)
-
-    def warning(self, message: str) -> None:
-        self.emit("log", level="warning", message=message)
-
-
-class Quiet(Progress):
-    """For all processes but the first, which reports for them: they only warn, on stderr."""
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        if kind == "error" or fields.get("level") == "warning":
-            sys.stderr.write(f"{self.stage}, process {rank()}: {fields['message']}\n")
-
-
-def reporter(stage: str, run: Path, stream: TextIO | io.TextIOBase | None = None) -> Progress:
-    """How this process reports on a stage."""
-    return (Quiet if rank() else Progress)(stage, run / "logs" / f"{stage}.jsonl", stream)
 
 
 @dataclass
@@ -341,30 +275,6 @@ def _timed(stage: Stage, ctx: Context) -> float:
         write_json(spent, before + time.monotonic() - started)
         raise
     return before + time.monotonic() - started
-
-
-def hardware() -> dict[str, Any]:
-    """What machine this is, as far as it matters for reading a figure."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        names = [x.split(":", 1)[1] for x in info.read_text().splitlines() if "model name" in x]
-        cpu = names[0].strip() if names else cpu
-    facts: dict[str, Any] = {"cpu": cpu, "cores": os.cpu_count(), "platform": platform.platform()}
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return facts
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("updraft", *LIBRARIES):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _write_manifest(ctx: Context, key: dict[str, Any], digest: str, seconds: float) -> None:

@@ -17,7 +17,8 @@ from eagle3.data.checks import file_hashes
 from eagle3.data.weights import read_checkpoint
 from eagle3.draft import Draft
 from eagle3.export import official
-from eagle3.run import Context, Progress
+from eagle3.progress import Progress
+from eagle3.run import Context
 from tests.golden import CAPTURE, LAYERS, Golden
 
 

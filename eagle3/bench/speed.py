@@ -29,7 +29,8 @@ from eagle3.decode.tree import Shape
 from eagle3.draft import Draft
 from eagle3.drafters.eagle3 import Eagle3
 from eagle3.export.given import exported
-from eagle3.run import Context, hardware, versions, write_json
+from eagle3.provenance import hardware, versions
+from eagle3.run import Context, write_json
 from eagle3.target import Target
 
 _WARM_UP_TOKENS = 12

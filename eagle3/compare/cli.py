@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from eagle3.config import RunConfig, explain, load_recipe
 from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
-from eagle3.run import Context, Progress, RunStage, current, make_run, read_config
+from eagle3.progress import Progress
+from eagle3.run import Context, RunStage, current, make_run, read_config
 
 NEEDED = ("resolve", "prepare", "regenerate", "extract")
 

@@ -32,7 +32,8 @@ from eagle3.decode.request import Request
 from eagle3.decode.tree import Shape
 from eagle3.drafters.fit import Budget
 from eagle3.errors import BadInput
-from eagle3.run import Context, hardware, sha256_json, versions, write_json
+from eagle3.provenance import hardware, versions
+from eagle3.run import Context, sha256_json, write_json
 from eagle3.target import Target
 from eagle3.train.samples import choose
 

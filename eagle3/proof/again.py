@@ -12,16 +12,16 @@ from typing import Any, TextIO
 from eagle3.data.records import read_json
 from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
+from eagle3.progress import reporter
 from eagle3.proof.certificate import code_sha256
+from eagle3.provenance import hardware
 from eagle3.run import (
     Context,
     Stage,
     changed_outputs,
     current,
-    hardware,
     read_config,
     read_manifest,
-    reporter,
     sha256_json,
 )
 

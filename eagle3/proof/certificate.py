@@ -14,7 +14,8 @@ from eagle3.decode.tree import Shape
 from eagle3.proof import samples
 from eagle3.proof.greedy import TOKENS_PER_TIE, PromptProof, verdict
 from eagle3.proof.tolerance import EXACT_MARGIN, ULPS
-from eagle3.run import Context, hardware, sha256_file, sha256_json, versions
+from eagle3.provenance import hardware, versions
+from eagle3.run import Context, sha256_file, sha256_json
 
 _HASHES = ("weights_sha256", "tokenizer_sha256", "template_sha256", "config_sha256")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from eagle3.errors import BadInput
-from eagle3.run import Progress, RunStage, current, read_config, read_manifest
+from eagle3.progress import Progress
+from eagle3.run import RunStage, current, read_config, read_manifest
 from eagle3.scaling.trainings import prepare
 
 EXPLAINED = """

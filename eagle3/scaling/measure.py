@@ -15,7 +15,8 @@ from eagle3.data.features import SampleRef
 from eagle3.data.local import open_taught
 from eagle3.data.source import FeatureSource, open_source
 from eagle3.export import official
-from eagle3.run import Context, Progress, current, read_config, read_manifest
+from eagle3.progress import Progress
+from eagle3.run import Context, current, read_config, read_manifest
 from eagle3.train.evaluate import chain_acceptance
 from eagle3.train.guard import non_finite
 from eagle3.train.samples import choose

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from eagle3.provenance import hardware, versions
 from eagle3.report.plots import BLUE, GREY, ORANGE, plain, save
-from eagle3.run import hardware, versions, write_json
+from eagle3.run import write_json
 from eagle3.scaling.fit import Curve, Value
 from eagle3.scaling.measure import Training
 

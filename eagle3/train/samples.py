@@ -10,7 +10,7 @@ from eagle3.config import TrainConfig
 from eagle3.data.features import SampleRef
 from eagle3.data.source import FeatureSource
 from eagle3.errors import BadInput
-from eagle3.run import Progress
+from eagle3.progress import Progress
 from eagle3.train.guard import non_finite
 
 

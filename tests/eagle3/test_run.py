@@ -13,7 +13,8 @@ import pytest
 from eagle3.config import RunConfig, load_recipe
 from eagle3.errors import BadInput, Stopped
 from eagle3.process import alone
-from eagle3.run import Context, Progress, Stage, current, read_manifest, run_stage, write_json
+from eagle3.progress import Progress
+from eagle3.run import Context, Stage, current, read_manifest, run_stage, write_json
 
 
 def write_word(ctx: Context) -> None:

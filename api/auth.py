@@ -10,8 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 
 from api.state import state_of
 from jobs.errors import Forbidden, Unauthorized
-from jobs.ids import utcnow
-from jobs.keys import authenticate
+from jobs.keys import authenticate, note_use, use_is_noted
 from jobs.service import LOCAL_OWNER
 
 bearer = HTTPBearer(
@@ -28,6 +27,8 @@ class Caller:
     owner: str
     sees: str | None
     """Owner that reading is limited to; None for an administrator, who sees everyone's."""
+    idempotency_required: bool = False
+    """Whether a submission must carry an idempotency key."""
 
 
 def caller(
@@ -47,15 +48,23 @@ def caller(
     pepper = state.settings.api_key_pepper
     if sent is None or pepper is None:
         raise Unauthorized("no API key; send one as Authorization: Bearer upd_…")
-    with state.db.write() as session:
-        key = authenticate(session, sent.credentials, pepper=pepper, now=utcnow())
+    now = state.db.now()
+    with state.db.read() as session:
+        key = authenticate(session, sent.credentials, pepper=pepper, now=now)
+    if not use_is_noted(key, now):
+        with state.db.write() as session:
+            note_use(session, key, now)
+    state.limiter.take(request, key.owner)
     if "admin" in key.scopes:
-        return Caller(key.id, None)
+        return Caller(key.owner, None, key.idempotency_required)
     if missing := [scope for scope in needed.scopes if scope not in key.scopes]:
         raise Forbidden(f"this key lacks the scope {', '.join(missing)}; make another with it")
-    return Caller(key.id, key.id)
+    return Caller(key.owner, key.owner, key.idempotency_required)
 
 
 JobsRead = Annotated[Caller, Security(caller, scopes=["jobs:read"])]
 JobsWrite = Annotated[Caller, Security(caller, scopes=["jobs:write"])]
 DraftsRead = Annotated[Caller, Security(caller, scopes=["drafts:read"])]
+DraftsPromote = Annotated[Caller, Security(caller, scopes=["drafts:promote"])]
+MetricsRead = Annotated[Caller, Security(caller, scopes=["metrics:read"])]
+Admin = Annotated[Caller, Security(caller, scopes=["admin"])]

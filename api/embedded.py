@@ -44,6 +44,7 @@ class Child:
         self.log = log
         self.restarts = 0
         self.not_before = 0.0
+        self._started = 0.0
         self._env = {**env, **program.env}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -67,6 +68,17 @@ class Child:
                 env=self._env,
                 start_new_session=True,
             )
+        self._started = time.monotonic()
+
+    def let_start(self) -> None:
+        """Wait until it answers, where its program wants its start to be whole."""
+        deadline = self._started + self.program.start_s
+        while (
+            self.code is None
+            and time.monotonic() < deadline
+            and not _answers(self.program.ready_url)
+        ):
+            time.sleep(0.2)
 
     def ask_to_stop(self) -> None:
         if self._process and self._process.poll() is None:
@@ -192,6 +204,7 @@ class Service:
             [c for c in running if c.program.name != "worker"],
         ):
             for child in group:
+                child.let_start()
                 child.ask_to_stop()
             for child in group:
                 child.wait()

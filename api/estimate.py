@@ -21,6 +21,7 @@ from eagle3.plan import (
     workload,
 )
 from jobs import service
+from jobs.evaluate_spec import Evaluate
 from jobs.models import Job
 from jobs.settings import Settings
 from jobs.spec import JobSpec
@@ -64,8 +65,10 @@ def earlier(session: Session, spec: JobSpec, owner: str | None) -> Earlier:
     """What the latest visible jobs for this target say."""
     found = Earlier()
     wanted = spec.prompts.model_dump(mode="json")
-    for job in service.list_jobs(session, owner=owner, target=spec.target, limit=LOOK_BACK).items:
-        facts = {stage.name: stage.summary or {} for stage in job.stages}
+    jobs = service.list_jobs(session, owner=owner, target=spec.target, limit=LOOK_BACK).items
+    stages = service.stage_rows(session, jobs, "name", "summary")
+    for job in jobs:
+        facts = {stage.name: stage.summary or {} for stage in stages[job.id]}
         if found.shape is None:
             found.shape = _shape(job, facts.get("resolve", {}), found)
         prepared = facts.get("prepare", {})
@@ -95,6 +98,8 @@ def estimate_job(
     Args:
         price: of an hour of all the hardware.
     """
+    if spec.evaluate is not None:
+        return Estimate(unknown=[_of_evaluation(spec.evaluate)])
     found = Estimate()
     shape, prompts = known.shape, known.prompts
     try:
@@ -115,3 +120,11 @@ def estimate_job(
             recipe, shape, work, hardware, price_per_hour=price, based_on=known.job_id
         )
     return found
+
+
+def _of_evaluation(asked: Evaluate) -> str:
+    drafts = "the draft" if asked.against is None else "each of two drafts"
+    return (
+        f"the hours: an evaluation trains nothing; it decodes {asked.count} prompts of at most "
+        f"{asked.max_new_tokens} tokens with {drafts} and without"
+    )

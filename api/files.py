@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
+from datetime import timedelta
 from pathlib import PurePosixPath
 
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
-from api.schemas import DraftFile, DraftView
+from api.schemas import DownloadUrl, DraftFile, DraftView
 from jobs.errors import ChecksumMismatch
+from jobs.ids import utcnow
 from jobs.store import ObjectStore
 
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 )
 """A report is data from a worker: it may look as it likes, and do nothing."""
+
+LINK_S = 900
+"""How long a link of the store works: anybody who has it may use it."""
 
 INLINE = frozenset({"text/html", "text/markdown", "application/json", "image/svg+xml", "image/png"})
 
@@ -43,6 +48,15 @@ def store_response(store: ObjectStore, key: str, name: str) -> Response:
         "cache-control": "private, max-age=3600",
     }
     return StreamingResponse(store.open(key), media_type=media, headers=headers)
+
+
+def download_url(store: ObjectStore, key: str, path: str) -> DownloadUrl:
+    """A link of the store to an object, or else the path of this API that serves it."""
+    now = utcnow()  # before it is signed: the link lives at least until what is said
+    url = store.presign(key, LINK_S)
+    if url is None:
+        return DownloadUrl(url=path)
+    return DownloadUrl(url=url, expires_at=now + timedelta(seconds=LINK_S))
 
 
 def draft_files(store: ObjectStore, draft: DraftView) -> list[DraftFile]:

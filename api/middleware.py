@@ -46,14 +46,16 @@ class Gatekeeper:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                answer = MutableHeaders(scope=message)
+                answer["x-request-id"] = request_id
+                answer.update(scope["state"].get("rate_limit", {}))
             await send(message)
 
         if refused := self._refusal(scope["method"], headers):
             status, slug, detail = refused
             title = slug.replace("-", " ").capitalize()
-            answer = problem(Request(scope), status=status, slug=slug, title=title, detail=detail)
-            await answer(scope, receive, send_with_id)
+            response = problem(Request(scope), status=status, slug=slug, title=title, detail=detail)
+            await response(scope, receive, send_with_id)
             return
         await self.app(scope, receive, send_with_id)
 

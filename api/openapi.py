@@ -13,7 +13,12 @@ REF = "#/components/schemas/{model}"
 TAGS = [
     {"name": "jobs", "description": "One job makes one draft for one target."},
     {"name": "events", "description": "What happened to a job, numbered without gaps."},
+    {"name": "outputs", "description": "Checkpoints, metrics, logs and artifacts of a job."},
     {"name": "drafts", "description": "Registered drafts and their files."},
+    {"name": "attachments", "description": "New checkpoints that get their drafts."},
+    {"name": "webhooks", "description": "Messages by the Standard Webhooks rules."},
+    {"name": "keys", "description": "API keys, and what they have used."},
+    {"name": "catalogue", "description": "Recipes, and which targets are supported."},
     {"name": "health", "description": "For probes; no key needed."},
 ]
 

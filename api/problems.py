@@ -19,6 +19,7 @@ from jobs.errors import (
     Invalid,
     InvalidSpec,
     QuotaExceeded,
+    RateLimited,
     Unauthorized,
     Unavailable,
     UpdraftError,
@@ -33,14 +34,21 @@ TYPE_PREFIX = "urn:updraft:problem:"
 RETRY_AFTER_S = 5
 """What 429 and 503 answers ask a client to wait."""
 
+ALWAYS = (401, 403, 413, 421, 422, 429, 503)
+"""Statuses that any route may answer with."""
+
 _ABOUT = {
     400: "The request could not be read.",
     401: "No API key, or one that is unknown, expired or revoked.",
     403: "The API key lacks the scope, or the request came from a foreign page.",
     404: "Nothing of yours has this id.",
     409: "Not possible in the present state.",
+    413: "The body is too large.",
+    421: "Embedded mode, and a Host that is not this machine.",
     422: "The request is understood but wrong; `errors` names each field.",
-    429: "Too many jobs queued or running for this key.",
+    411: "A body without a Content-Length.",
+    412: "It has changed since the version that `If-Match` names.",
+    429: "Too many requests, or jobs queued or running, for this key.",
     503: "Something the service leans on does not answer.",
 }
 
@@ -63,7 +71,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": _ABOUT[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({*statuses, 401, 403, 422, 503})
+        for status in sorted({*statuses, *ALWAYS})
     }
 
 
@@ -104,6 +112,8 @@ def _on_updraft(request: Request, error: Exception) -> Response:
         headers["www-authenticate"] = 'Bearer realm="updraft", error="insufficient_scope"'
     if isinstance(error, QuotaExceeded | Unavailable):
         headers["retry-after"] = str(RETRY_AFTER_S)
+    if isinstance(error, RateLimited):
+        headers["retry-after"] = str(error.retry_after_s)
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", exc_info=error)
     found = error.errors if isinstance(error, InvalidSpec) else []

@@ -11,6 +11,8 @@ from jobs.settings import Settings
 
 API_GRACE_S = 5.0
 MLFLOW_GRACE_S = 10.0
+MLFLOW_START_S = 180.0
+"""Ended while it makes its tables, MLflow leaves a database that it never opens again."""
 
 
 class StartError(Exception):
@@ -26,6 +28,8 @@ class Program:
     env: dict[str, str] = field(default_factory=dict)
     grace_s: float = API_GRACE_S
     """How long it may take to end after TERM."""
+    start_s: float = 0.0
+    """How long its start, once begun, is let go on before TERM is sent."""
     ready_url: str | None = None
     port: int | None = None
     port_setting: str = ""
@@ -75,6 +79,7 @@ def _mlflow(settings: Settings) -> Program:
         argv=[sys.executable, *argv],
         env={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         grace_s=MLFLOW_GRACE_S,
+        start_s=MLFLOW_START_S,
         ready_url=f"http://127.0.0.1:{port}/health",
         port=port,
         port_setting="UPDRAFT_MLFLOW_PORT",

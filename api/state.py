@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from api.limits import Limiter
 from jobs.db import Database
 from jobs.settings import Settings
 from jobs.store import ObjectStore
@@ -17,6 +18,9 @@ class State:
     settings: Settings
     db: Database
     store: ObjectStore
+    limiter: Limiter
+    secret: bytes
+    """Signs cursors."""
 
 
 def state_of(request: Request) -> State:
@@ -26,4 +30,8 @@ def state_of(request: Request) -> State:
     return state
 
 
-StateDep = Annotated[State, Depends(state_of)]
+async def _state(request: Request) -> State:
+    return state_of(request)  # a coroutine, since anything else is run in a thread
+
+
+StateDep = Annotated[State, Depends(_state)]

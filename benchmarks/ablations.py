@@ -1,14 +1,17 @@
 """What each idea of EAGLE-3 is worth: trainings that leave one out, beside one that does not.
 
-    python -m benchmarks.ablations train RUN ARM [--epochs N]    one arm; they may run side by side
+    python -m benchmarks.ablations train RUN ARM [--epochs N] [--seed N]    one arm; several may run
     python -m benchmarks.ablations judge RUN [--tasks FILE ...]  the table, over all that have ended
+           [--given OTHER]
 
 RUN has features (`eagle3 extract RUN`). An arm trains in RUN/ablations/ARM on them, as any training
 does, so it can be stopped and goes on. All arms see the same samples in the same order; give an arm
 whose steps cost less more `--epochs` for the same time. All are judged by greedy chains of one
 depth along those held-out answers that chose no checkpoint, one by one, so that the difference to
 the control is paired by answer. `--tasks` names task files (JSON lines with `turns`): answers to
-their first turns are judged task by task, and the mean is that of the tasks.
+their first turns are judged task by task, and the mean is that of the tasks. `--given` is another
+run with the same prompts whose answers were not regenerated (`regenerate.mode: given`) and whose
+`control` has been trained: its draft is judged along this run's answers, which are the target's.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch import Tensor
 
+from eagle3.bench.metrics import Counts, Pair, mean_interval, tau_gain
 from eagle3.data.features import Sample, SampleRef
 from eagle3.data.local import capture_layers, target_dir
 from eagle3.data.records import Prompt, Split, read_records
@@ -49,7 +52,6 @@ ARMS: dict[str, dict[str, Any]] = {
 
 SHARED = ("resolve", "prepare", "regenerate", "extract")
 DEPTH = 3
-RESAMPLES = 2000
 
 
 class LastLayer:
@@ -73,6 +75,9 @@ class LastLayer:
         for batch in self.source.batches(order):
             yield [_last(sample) for sample in batch]
 
+    def settle(self) -> None:
+        self.source.settle()
+
     def close(self) -> None:
         self.source.close()
 
@@ -87,7 +92,9 @@ def opener(arm: str) -> Callable[[Context, Target], FeatureSource]:
     return lambda ctx, target: LastLayer(open_source(ctx, target))
 
 
-def train(run: Path, arm: str, epochs: float | None, eval_every: int) -> None:
+def train(
+    run: Path, arm: str, epochs: float | None, eval_every: int, seed: int | None = None
+) -> None:
     folder = run / "ablations" / arm
     (folder / "stages").mkdir(parents=True, exist_ok=True)
     for stage in SHARED:
@@ -100,7 +107,9 @@ def train(run: Path, arm: str, epochs: float | None, eval_every: int) -> None:
     section = config.recipe.train.model_copy(update=changes)
     depth = min(DEPTH, section.ttt_steps)  # a checkpoint is chosen no deeper than it was trained
     bench = config.recipe.benchmark.model_copy(update={"depth": depth})
-    recipe = config.recipe.model_copy(update={"train": section, "benchmark": bench})
+    changed: dict[str, Any] = {"train": section, "benchmark": bench}
+    changed |= {} if seed is None else {"seed": seed}
+    recipe = config.recipe.model_copy(update=changed)
     config = config.model_copy(update={"recipe": recipe})
     write_json(folder / "config.json", config.model_dump(mode="json"))
     with patch("eagle3.train.loop.open_source", opener(arm)):
@@ -123,11 +132,17 @@ class Judged:
         taus = [sum(self.emitted[i] for i in g) / sum(self.rounds[i] for i in g) for g in groups]
         return sum(taus) / len(taus)
 
+    def counts(self, answer: str) -> Counts:
+        return Counts(self.emitted[answer], self.rounds[answer])
 
-def judge(run: Path, tasks: list[Path]) -> None:
+
+def judge(run: Path, tasks: list[Path], given: Path | None = None) -> None:
     groups = _groups(run, tasks)
     arms = [arm for arm in ARMS if (run / "ablations" / arm / "stages/train/current").is_file()]
     found = {arm: measure(run / "ablations" / arm, arm, groups) for arm in arms}
+    if given is not None:
+        other = current(given / "ablations" / "control", "train")
+        found["given"] = measure(run / "ablations" / "control", "given", groups, other)
     sys.stdout.write(_table(found, groups))
 
 
@@ -143,14 +158,17 @@ def _groups(run: Path, tasks: list[Path]) -> dict[str, list[str]]:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         first = [row["turns"][0].strip() for row in rows]
         groups[path.stem] = [said[text] for text in first if text in said]
-    return {task: ids for task, ids in groups.items() if ids}
+    found = {task: ids for task, ids in groups.items() if ids}
+    if not found:
+        raise SystemExit(f"no question of these tasks is held out in {run}: judge without --tasks")
+    return found
 
 
 def measure(
-    folder: Path, arm: str, groups: dict[str, list[str]], path: Path | None = None
+    folder: Path, arm: str, groups: dict[str, list[str]], other: Path | None = None
 ) -> Judged:
-    """Args: path: another draft than the best of the training in `folder`."""
-    config, trained = read_config(folder), current(folder, "train")
+    """Args: other: a training's output in place of the one in `folder`."""
+    config, trained = read_config(folder), other or current(folder, "train")
     inputs = {stage: current(folder, stage) for stage in SHARED}
     progress = Progress("judge", folder / "judge.jsonl", sys.stderr)
     ctx = Context(folder, "judge", config, trained, inputs, progress, threading.Event())
@@ -159,7 +177,7 @@ def measure(
     try:
         chosen = choose(source, config.recipe.train, config.recipe.seed, progress)
         wanted = {i for ids in groups.values() for i in ids} - {r.id for r in chosen.heldout}
-        draft = official.load(path or trained / "draft", target.embed.weight.detach())
+        draft = official.load(trained / "draft", target.embed.weight.detach())
         refs = [ref for ref in source.samples("heldout") if ref.id in wanted]
         found = {ref.id: chain_acceptance(draft, [source.load(ref)], DEPTH) for ref in refs}
     finally:
@@ -187,18 +205,9 @@ def _table(found: dict[str, Judged], groups: dict[str, list[str]]) -> str:
 
 
 def difference(one: Judged, control: Judged, ids: list[list[str]]) -> tuple[float, float]:
-    """95% percentile bootstrap of the difference of mean tau; answers are drawn within tasks, and
-    each brings both trainings."""
-    generator = torch.Generator().manual_seed(0)
-    values = []
-    for _ in range(RESAMPLES):
-        drawn = [
-            [group[i] for i in torch.randint(len(group), (len(group),), generator=generator)]
-            for group in ids
-        ]
-        values.append(one.tau(drawn) - control.tau(drawn))
-    low, high = torch.tensor(values).quantile(torch.tensor([0.025, 0.975])).tolist()
-    return low, high
+    """95% interval of the difference of mean tau; an answer brings both trainings."""
+    tasks = [[Pair(control.counts(i), one.counts(i)) for i in group] for group in ids]
+    return mean_interval(tasks, tau_gain, seed=0)
 
 
 def main() -> None:
@@ -209,14 +218,16 @@ def main() -> None:
     one.add_argument("arm", choices=ARMS)
     one.add_argument("--epochs", type=float)
     one.add_argument("--eval-every", type=int, default=200, help="steps")
+    one.add_argument("--seed", type=int, help="of the training; the run's own")
     table = commands.add_parser("judge", help="judge all that have ended")
     table.add_argument("run", type=Path)
     table.add_argument("--tasks", type=Path, nargs="+", default=[])
+    table.add_argument("--given", type=Path, help="a run with answers that the data brought")
     args = parser.parse_args()
     if args.command == "train":
-        train(args.run, args.arm, args.epochs, args.eval_every)
+        train(args.run, args.arm, args.epochs, args.eval_every, args.seed)
     else:
-        judge(args.run, args.tasks)
+        judge(args.run, args.tasks, args.given)
 
 
 if __name__ == "__main__":

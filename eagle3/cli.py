@@ -8,9 +8,19 @@
     eagle3 plan TARGET            (what it would take, before anything is fetched)
     eagle3 scaling RUN            (what twice the data would give)
     eagle3 compare RUN            (drafting methods on the same questions)
+    eagle3 parity RUN             (do engines do with the draft what training says?)
+    eagle3 diagnose TARGET DRAFT  (why does it accept too little?)
+    eagle3 fingerprint TARGET     (what a checkpoint is, and how far it is from another)
+    eagle3 probe TARGET DRAFT     (what a draft is worth on another checkpoint)
+    eagle3 export RUN --format gguf --out DIR  (the draft as another engine loads it)
+    eagle3 import DRAFT --target TARGET --out DIR  (a draft that another tool trained)
+    eagle3 engines                (which serving engines are here; eagle3 engines install NAME)
+    eagle3 serve TARGET DRAFT --engine llamacpp  (both, on this machine, until Ctrl-C)
+    eagle3 throughput RUN         (a served draft under load, and settings for each load)
 
 A stage prints JSON lines; a person at a terminal gets `eagle3 run` with readable lines. Exit codes:
-0 done, 1 internal error, 2 bad input, 3 target unavailable, 4 disk full, 75 stopped and resumable.
+0 done, 1 internal error, 2 bad input, 3 target unavailable, 4 disk full, 5 a serving engine failed,
+75 stopped and resumable.
 """
 
 from __future__ import annotations
@@ -33,13 +43,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from pydantic import ValidationError
 
 from eagle3 import clean_cli, plan_cli, preview_cli
+from eagle3.attach import cli as attach_cli
 from eagle3.compare import cli as compare_cli
 from eagle3.config import STAGES, RunConfig, explain, load_recipe
+from eagle3.diagnose import cli as diagnose_cli
+from eagle3.engines import cli as engines_cli
+from eagle3.engines import serve_cli
 from eagle3.errors import BadInput, DiskFull, StageError, disk_is_full, memory_is_full
-from eagle3.process import leave
+from eagle3.export import cli as export_cli
+from eagle3.parity import cli as parity_cli
+from eagle3.process import leave, processes
 from eagle3.progress import reporter
 from eagle3.run import make_run, read_config, run_stage
 from eagle3.scaling import cli as scaling_cli
+from eagle3.throughput import cli as throughput_cli
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -76,10 +93,20 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--again", action="store_true", help="prove once more and compare; 1: not the same"
             )
+        if stage == "export":
+            export_cli.add_export(command, _run_one)
+        if stage == "parity":
+            parity_cli.add_parity(command, _run_one, _Readable)
     add("report", "write RUN/report/", _report)
+    export_cli.register(commands)
     plan_cli.register(commands)
+    engines_cli.register(commands)
+    serve_cli.register(commands)
     scaling_cli.register(commands, _guarded, _Readable)
     compare_cli.register(commands, _guarded, _Readable)
+    throughput_cli.register(commands)
+    diagnose_cli.register(commands)
+    attach_cli.register(commands, _guarded)
     clean_cli.register(commands)
     preview_cli.register(commands)
     return parser
@@ -129,13 +156,15 @@ def _guarded(stage: str, run: Path, stream: TextIO | io.TextIOBase, again: bool 
     progress = reporter(stage, run, stream)
     try:
         _tune_memory()
-        from eagle3.stages import STAGES as FUNCTIONS  # torch loads only here
+        from eagle3.attach.stage import PROBE  # torch loads only here
+        from eagle3.stages import STAGES as ORDINARY
 
+        function = {**ORDINARY, PROBE.name: PROBE}[stage]
         if again:
             from eagle3.proof.again import prove_again
 
-            return 1 if prove_again(FUNCTIONS[stage], run, stream) else 0
-        run_stage(FUNCTIONS[stage], run, stream)
+            return 1 if prove_again(function, run, stream) else 0
+        run_stage(function, run, stream)
     except StageError as e:
         progress.emit("error", reason=e.reason, message=str(e), hint=e.hint)
         return e.exit_code
@@ -202,11 +231,22 @@ def _die_with_parent() -> None:
         return
 
     def watch() -> None:
-        while os.getppid() == int(expected):
+        while _is_there(int(expected)):
             time.sleep(1.0)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process that this one descends from lives: its parent, or torchrun's."""
+    if processes() == 1:
+        return os.getppid() == pid
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _tune_memory() -> None:

@@ -4,6 +4,7 @@
     ├── BadInput                 2  bad_input           the user can fix it; retrying does not help
     ├── TargetUnavailable        3  target_unavailable  hub, gate or network; retrying may help
     ├── DiskFull                 4  disk_full
+    ├── EngineFailed             5  engine_failed       a serving engine died, hung or refused
     └── Stopped                 75  stopped             TERM or INT; a checkpoint was kept
 
 Anything else is `internal` (exit 1); `out_of_memory` is exit 1 too, with its own reason.
@@ -44,6 +45,11 @@ class TargetUnavailable(StageError):
 class DiskFull(StageError):
     exit_code = 4
     reason = "disk_full"
+
+
+class EngineFailed(StageError):
+    exit_code = 5
+    reason = "engine_failed"
 
 
 class Stopped(StageError):

@@ -26,6 +26,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0")) if processes() > 1 else 0
 
 
+def asks() -> bool:
+    """Whether whoever started this process answers questions."""
+    return bool(os.environ.get("UPDRAFT_ASK"))
+
+
 def leave(code: int) -> NoReturn:
     """End this process. One of several ends at once, without taking its interpreter down: a mesh of
     PyTorch (`sharded`) stays in caches and keeps gloo's threads, past `destroy_process_group`. One

@@ -1,5 +1,5 @@
 """How a stage reports: JSON lines on stdout and in its log file (`kind`: progress, metric, log,
-checkpoint, result, error)."""
+checkpoint, question, result, error)."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ class Progress:
     def metrics(self, step: int, **metrics: float) -> None:
         """Report values at a step; names such as `train/loss` travel to the tracker unchanged."""
         self.emit("metric", step=step, metrics=metrics)
+
+    def ask(self, **fields: Any) -> None:
+        """Ask whoever started this process, and wait until they answer with a line."""
+        self.emit("question", **fields)
+        sys.stdin.readline()
 
     def info(self, message: str) -> None:
         self.emit("log", level="info", message=message)

@@ -9,6 +9,8 @@
 `digest` is the hash of what decides a stage's result: its part of the config and the content of its
 inputs. A stage whose digest has a valid manifest is skipped; that is resume, retry and caching.
 Progress goes to stdout as JSON lines (`kind`: progress, metric, log, checkpoint, result, error).
+With UPDRAFT_ASK set a stage without outputs asks first (`question`, with its digest) and waits for
+a line on stdin: whoever started it may have put outputs of that digest there meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from pydantic import ValidationError
 
 from eagle3.config import RunConfig, explain
 from eagle3.errors import BadInput, Stopped
-from eagle3.process import alone, processes, rank, stop_on_signals
+from eagle3.process import alone, asks, processes, rank, stop_on_signals
 from eagle3.progress import Progress, reporter
 from eagle3.provenance import hardware, versions
 
@@ -210,6 +212,9 @@ def run_stage(
         }
         digest = sha256_json(key)[:32]
         out = run / "stages" / stage.name / digest
+        if not rank() and asks() and not stage.always and not verify_manifest(out):
+            progress.ask(digest=digest)
+        wait()
         cached = not stage.always and verify_manifest(out)
         ctx = Context(run, stage.name, config, out, inputs, progress, stop)
         if rank() and not cached:

@@ -16,6 +16,8 @@ from eagle3.data.regenerate import regenerate
 from eagle3.data.resolve import resolve
 from eagle3.export.stage import export
 from eagle3.parallel import together
+from eagle3.parity.engines import installed
+from eagle3.parity.stage import stage as parity
 from eagle3.proof import prove
 from eagle3.run import Stage
 from eagle3.train.loop import train
@@ -59,6 +61,17 @@ def _train(config: RunConfig) -> dict[str, Any]:
     return {"seed": recipe.seed, "train": section, "depth": recipe.draft_depth}
 
 
+def _parity(config: RunConfig) -> dict[str, Any]:
+    """With the engines, and their versions here: another one is asked anew."""
+    recipe = config.recipe
+    return {
+        **_recipe("parity")(config),
+        "engines": recipe.model_dump(mode="json")["engines"],
+        "versions": installed(recipe.engines),
+        "depth": recipe.draft_depth,
+    }
+
+
 def _prove(config: RunConfig) -> dict[str, Any]:
     """The proof drafts as the benchmark does."""
     bench = config.recipe.benchmark.model_dump(mode="json")
@@ -84,6 +97,7 @@ STAGES = {
         Stage("extract", ("resolve", "regenerate"), _extract, extract, together=together),
         Stage("train", ("resolve", "regenerate", "extract"), _train, train, together=together),
         Stage("export", ("resolve", "train"), _recipe(), export),
+        Stage("parity", ("resolve", "regenerate", "export"), _parity, parity),
         Stage("benchmark", ("resolve", "regenerate", "export"), _recipe("benchmark"), benchmark),
         Stage(
             "prove",

@@ -4,6 +4,7 @@ same transaction. Guarded by the lease's token like every other write of a worke
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,14 +13,19 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobs import tally
 from jobs.errors import FailureReason
 from jobs.events import append_event, lock_job
+from jobs.ids import new_id
 from jobs.leases import Lease, lost
 from jobs.logs import redact
 from jobs.models import Job, Stage
 from jobs.outbox import enqueue_hint
 from jobs.settings import Settings
 from jobs.states import JobStatus, StageStatus, transition
+from jobs.usage import charge
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,12 @@ def finish(
     uri: str | None = None,
     seconds: float | None = None,
     result: dict[str, Any] | None = None,
+    reused: dict[str, Any] | None = None,
 ) -> None:
     """Mark the stage done and, in the same transaction, queue the next one or end the job.
+
+    Args:
+        reused: `{job_id}` of whose outputs these are, where they were there before.
 
     Raises:
         LeaseLost: the stage is another's; nothing is written.
@@ -58,6 +68,8 @@ def finish(
         session,
         lease,
         StageStatus.SUCCEEDED,
+        tally.REUSED if reused is not None else tally.SUCCEEDED,
+        now=now,
         summary=summary,
         digest=digest,
         uri=uri,
@@ -66,9 +78,12 @@ def finish(
         finished_at=now,
     )
     data = {"stage": lease.stage, "summary": summary, "seconds": seconds}
-    append_event(
-        session, lease.job_id, "stage.succeeded", f"{lease.stage} done", now=now, data=data
-    )
+    text = f"{lease.stage} done"
+    if reused is not None:
+        data["reused"] = reused
+        source = f"from job {reused['job_id']}" if reused["job_id"] else "made before"
+        text = f"{lease.stage} done: its outputs were there, {source}"
+    append_event(session, lease.job_id, "stage.succeeded", text, now=now, data=data)
     following = _next_stage(session, lease)
     if following is None:
         transition(
@@ -84,7 +99,8 @@ def finish(
         end_cancelled(session, lease.job_id, now)
     else:
         transition(session, Stage, StageStatus.QUEUED, Stage.id == following.id, queued_at=now)
-        enqueue_hint(session, lease.job_id, following.name, now)
+        if not end_pausing(session, lease.job_id, now):
+            enqueue_hint(session, lease.job_id, following.name, following.needs, now)
 
 
 def release(
@@ -103,9 +119,19 @@ def release(
         cancelled(session, lease, now=now)
         return
     due = now + timedelta(seconds=wait) if wait else None
-    _requeue(session, lease, now=now, not_before=due, attempt=lease.attempt - 1)
+    _end(
+        session,
+        lease,
+        StageStatus.QUEUED,
+        tally.RELEASED,
+        now=now,
+        not_before=due,
+        queued_at=now,
+        attempt=lease.attempt - 1,
+    )
     data = {"stage": lease.stage, "attempt": lease.attempt}
     append_event(session, lease.job_id, "stage.queued", message, now=now, data=data)
+    _wait(session, lease, now=now, due=due)
 
 
 def restart(
@@ -134,7 +160,7 @@ def cancelled(session: Session, lease: Lease, *, now: datetime) -> None:
         LeaseLost: as above.
     """
     lock_job(session, lease.job_id)
-    _end(session, lease, StageStatus.CANCELLED, finished_at=now)
+    _end(session, lease, StageStatus.CANCELLED, tally.CANCELLED, now=now, finished_at=now)
     end_cancelled(session, lease.job_id, now)
 
 
@@ -163,15 +189,18 @@ def fail(
     error = {
         "reason": failure.reason.value,
         "message": redact(failure.message),
-        "hint": failure.hint,
+        "hint": redact(failure.hint),
         "stage": lease.stage,
         "attempt": lease.attempt,
         "retryable": failure.may_retry,
+        "support_id": new_id("sup_", now),
     }
+    _log_failure(lease, error)
     if retry:
         wait = backoff(lease.attempt, settings)
         not_before = now + timedelta(seconds=wait)
-        _requeue(session, lease, now=now, not_before=not_before, error=error)
+        values = {"not_before": not_before, "queued_at": now, "error": error}
+        _end(session, lease, StageStatus.QUEUED, tally.RETRIED, now=now, **values)
         append_event(
             session,
             lease.job_id,
@@ -181,8 +210,9 @@ def fail(
             level="warning",
             data=error,
         )
+        _wait(session, lease, now=now, due=not_before)
         return True
-    _end(session, lease, StageStatus.FAILED, error=error, finished_at=now)
+    _end(session, lease, StageStatus.FAILED, tally.FAILED, now=now, error=error, finished_at=now)
     append_event(
         session, lease.job_id, "stage.failed", failure.message, now=now, level="error", data=error
     )
@@ -206,6 +236,12 @@ def fail(
         session, lease.job_id, "job.failed", failure.message, now=now, level="error", data=error
     )
     return False
+
+
+def _log_failure(lease: Lease, error: dict[str, Any]) -> None:
+    """Who reports a failure has its support id; the log has it beside the rest."""
+    facts = {name: error[name] for name in ("stage", "attempt", "support_id")}
+    log.warning("failed: %s", error["reason"], extra={"job_id": lease.job_id, **facts})
 
 
 def end_cancelled(session: Session, job_id: str, now: datetime) -> None:
@@ -232,7 +268,22 @@ def _step(checkpoint: dict[str, Any] | None) -> int:
     return -1 if checkpoint is None else int(checkpoint["step"])
 
 
-def _end(session: Session, lease: Lease, to: StageStatus, **values: Any) -> None:
+def end_pausing(session: Session, job_id: str, now: datetime) -> bool:
+    """Make a job that was asked to pause `paused`, now that no worker holds it. Returns whether it
+    was asked."""
+    paused = transition(
+        session, Job, JobStatus.PAUSED, Job.id == job_id, Job.status == JobStatus.PAUSING
+    )
+    if paused:
+        append_event(session, job_id, "job.paused", "paused", now=now)
+    return paused
+
+
+def _end(
+    session: Session, lease: Lease, to: StageStatus, outcome: str, *, now: datetime, **values: Any
+) -> None:
+    """Take the stage from its worker, charge for the time it was held, and count the attempt."""
+    seconds = max(0.0, (now - lease.since).total_seconds())
     moved = transition(
         session,
         Stage,
@@ -241,18 +292,21 @@ def _end(session: Session, lease: Lease, to: StageStatus, **values: Any) -> None
         Stage.lease_token == lease.token,
         lease_token=None,
         lease_expires_at=None,
+        leased_seconds=Stage.leased_seconds + seconds,
         **values,
     )
     if not moved:
         raise lost(lease)
+    charge(session, lease.account, now=now, seconds=seconds, gpus=lease.gpus)
+    reason = (values.get("error") or {}).get("reason", "")
+    tally.count(session, lease.stage, outcome, reason, seconds)
 
 
-def _requeue(
-    session: Session, lease: Lease, *, now: datetime, not_before: datetime | None, **values: Any
-) -> None:
-    _end(session, lease, StageStatus.QUEUED, not_before=not_before, queued_at=now, **values)
-    transition(session, Job, JobStatus.QUEUED, Job.id == lease.job_id)
-    enqueue_hint(session, lease.job_id, lease.stage, now, due=not_before)
+def _wait(session: Session, lease: Lease, *, now: datetime, due: datetime | None) -> None:
+    """Have the job wait for a worker, or for somebody who resumes it."""
+    if not end_pausing(session, lease.job_id, now):
+        transition(session, Job, JobStatus.QUEUED, Job.id == lease.job_id)
+        enqueue_hint(session, lease.job_id, lease.stage, lease.needs, now, due=due)
 
 
 def _next_stage(session: Session, lease: Lease) -> Stage | None:

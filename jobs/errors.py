@@ -4,13 +4,18 @@
     ├── NotFound                  404  not-found
     ├── Conflict                  409  conflict
     │   ├── IllegalTransition     409  illegal-transition
-    │   └── LeaseLost             409  lease-lost             a worker that is no longer the owner
+    │   ├── LeaseLost             409  lease-lost             a worker that is no longer the owner
+    │   └── Claimed               409                         another relay copies it to MLflow
     ├── Invalid                   422  invalid
     │   ├── InvalidSpec           422  invalid-spec           has `errors`: a path and a detail each
+    │   ├── RegistryRefused       422                         MLflow refuses the credentials
     │   └── IdempotencyMismatch   422  idempotency-mismatch
     ├── Unauthorized              401  unauthorized
     ├── Forbidden                 403  forbidden
+    ├── IdempotencyKeyMissing     400  idempotency-key-missing
+    ├── PreconditionFailed        412  precondition-failed    If-Match names another version
     ├── QuotaExceeded             429  quota-exceeded
+    ├── RateLimited               429  rate-limited           has `retry_after_s`
     ├── ChecksumMismatch          500  checksum-mismatch
     ├── StoreRefused              500  store-refused          asking again does not help
     └── Unavailable               503  unavailable            the next attempt may work
@@ -34,6 +39,7 @@ class FailureReason(StrEnum):
     TARGET_UNAVAILABLE = "target_unavailable"
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
+    ENGINE_FAILED = "engine_failed"
     WORKER_LOST = "worker_lost"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -50,6 +56,7 @@ _RETRYABLE = frozenset(
     {
         FailureReason.TARGET_UNAVAILABLE,
         FailureReason.OUT_OF_MEMORY,
+        FailureReason.ENGINE_FAILED,
         FailureReason.WORKER_LOST,
         FailureReason.TIMEOUT,
         FailureReason.INTERNAL,
@@ -94,6 +101,10 @@ class LeaseLost(Conflict):
     title = "The lease belongs to another worker"
 
 
+class Claimed(Conflict):
+    """Another relay copies this to the model registry; it is tried again when that one is done."""
+
+
 class Invalid(UpdraftError):
     status = 422
     slug = "invalid"
@@ -115,6 +126,10 @@ class InvalidSpec(Invalid):
         self.errors = errors
 
 
+class RegistryRefused(Invalid):
+    """MLflow refuses the credentials that it was given; asking again does not help."""
+
+
 class IdempotencyMismatch(Invalid):
     slug = "idempotency-mismatch"
     title = "Idempotency key reused with another body"
@@ -132,10 +147,32 @@ class Forbidden(UpdraftError):
     title = "Forbidden"
 
 
+class IdempotencyKeyMissing(UpdraftError):
+    status = 400
+    slug = "idempotency-key-missing"
+    title = "Idempotency-Key missing"
+
+
+class PreconditionFailed(UpdraftError):
+    status = 412
+    slug = "precondition-failed"
+    title = "Changed since it was read"
+
+
 class QuotaExceeded(UpdraftError):
     status = 429
     slug = "quota-exceeded"
     title = "Quota exceeded"
+
+
+class RateLimited(UpdraftError):
+    status = 429
+    slug = "rate-limited"
+    title = "Too many requests"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ChecksumMismatch(UpdraftError):

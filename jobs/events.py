@@ -1,7 +1,8 @@
 """Appending to a job's history. Every writer holds the job's row, so that numbers have no gap.
 
-Types: `job.<status>`, `stage.<status>`, `stage.retry`, `log`, `metrics`, `checkpoint`. The last
-event of a job is `job.succeeded`, `job.failed` or `job.cancelled`.
+Types: `job.<status>`, `job.priority`, `job.waiting`, `stage.<status>`, `stage.retry`, `log`,
+`metrics`, `checkpoint`, `attach.decided`. A job that has ended, ended with `job.succeeded`,
+`job.failed` or `job.cancelled`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from sqlalchemy.orm import Session
 
 from jobs.logs import redact
 from jobs.models import Job, JobEvent
+from jobs.rows import add_rows
 from jobs.states import JobStatus
+from jobs.webhooks import JOB_EVENTS, announce_job
 
 TERMINAL_EVENTS = frozenset(f"job.{status}" for status in JobStatus if status.terminal)
 
@@ -45,17 +48,43 @@ def append_event(
         .returning(Job.event_seq)
         .execution_options(synchronize_session=False)
     )
-    seq = session.execute(statement).scalar_one()
-    session.add(
-        JobEvent(
-            job_id=job_id,
-            seq=seq,
-            type=type,
-            level=level,
-            message=redact(message),
-            data=data or {},
-            created_at=now,
-        )
-    )
-    session.flush()
+    seq: int = session.execute(statement).scalar_one()
+    message = _write(session, job_id, seq, type, message, now, level, data or {})
+    if type in JOB_EVENTS:
+        job = session.get_one(Job, job_id)  # mostly loaded already; what is told never changes
+        facts = {"seq": seq, "message": message, **_told(data or {}, level)}
+        announce_job(session, job, type, facts, now=now)
     return seq
+
+
+def first_event(
+    session: Session, job: Job, type: str, message: str, *, now: datetime, data: dict[str, Any]
+) -> None:
+    """The event of a job that was just made, which counts it already and nobody else can see."""
+    message = _write(session, job.id, job.event_seq, type, message, now, "info", data)
+    announce_job(session, job, type, {"seq": job.event_seq, "message": message}, now=now)
+
+
+def _write(
+    session: Session,
+    job_id: str,
+    seq: int,
+    type: str,
+    message: str,
+    now: datetime,
+    level: str,
+    data: dict[str, Any],
+) -> str:
+    """Returns the message as it is kept."""
+    message = redact(message)
+    event = JobEvent(job_id=job_id, seq=seq, type=type, level=level, message=message, data=data)
+    event.created_at = now
+    add_rows(session, event)
+    return message
+
+
+def _told(data: dict[str, Any], level: str) -> dict[str, Any]:
+    """What of an event's data a webhook has room for: the draft, or the error."""
+    if level == "error":
+        return {"error": data}
+    return {"draft_id": data["draft_id"]} if "draft_id" in data else {}

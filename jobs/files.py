@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,27 @@ from jobs.errors import ChecksumMismatch
 
 CHUNK = 1 << 20
 
+
+@dataclass(frozen=True)
+class Entry:
+    """An object of a store: its key, its size, and when it was last written."""
+
+    key: str
+    bytes: int
+    modified: datetime
+
+
 Check = Callable[[], None]
 """Asked again and again by long work; raises to end it."""
 
 
 def go_on() -> None:
     """The check of whoever waits to the end."""
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether an error says that this machine's disk, or its owner's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def file_sha256(path: Path) -> str:
@@ -46,6 +64,15 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as f:
         while chunk := f.read(CHUNK):
             yield chunk
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files in a folder; of those that go away meanwhile, none."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 @contextmanager

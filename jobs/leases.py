@@ -13,18 +13,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from jobs.errors import LeaseLost
 from jobs.events import append_event, lock_job
 from jobs.models import Job, Stage
+from jobs.needs import Gpus, taken
+from jobs.quotas import lock_owner
+from jobs.rows import changed
 from jobs.settings import Settings
+from jobs.shares import Turn, eligible, over, turns
 from jobs.spec import JobSpec
 from jobs.states import JobStatus, StageStatus, transition
+from jobs.usage import Standing, standings
+from jobs.waiting import LATER
 
-CANDIDATES = 8
-"""Stages a claim looks at before it gives up; rivals take the first ones."""
+NOTHING = Gpus()
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,14 @@ class Lease:
     attempt: int
     spec: JobSpec
     checkpoint: dict[str, Any] | None
+    account: str
+    """Owner of the job, who is charged for it."""
+    needs: str
+    gpus: int
+    """How many of the worker's GPUs it may use."""
+    since: datetime
+    spent: float
+    """Seconds that earlier leases of the stage lasted."""
 
 
 @dataclass(frozen=True)
@@ -57,37 +70,56 @@ def claim(
     *,
     settings: Settings,
     now: datetime,
-    stages: Sequence[str] | None = None,
+    has: Gpus = NOTHING,
 ) -> Lease | None:
-    """Take the best eligible stage: of the oldest job that waits. None when there is none."""
-    query = (
-        select(Stage.id, Stage.job_id)
-        .join(Job, Job.id == Stage.job_id)
-        .where(
-            Stage.status == StageStatus.QUEUED,
-            or_(Stage.not_before.is_(None), Stage.not_before <= now),
-            Job.status.in_((JobStatus.QUEUED, JobStatus.RUNNING)),
-        )
-        .order_by(Job.id, Stage.position)
-        .limit(CANDIDATES)
-    )
-    if stages is not None:
-        query = query.where(Stage.name.in_(stages))
-    for stage_id, job_id in session.execute(query).all():
-        if lease := _take(session, stage_id, job_id, owner, settings, now):
-            return lease
+    """Take the best eligible stage (`jobs.shares` says which). None when there is none.
+
+    Args:
+        owner: the worker's name.
+        has: the worker's GPUs.
+    """
+    for turn in turns(session, has, settings=settings, now=now):
+        if turn.limits.max_running is not None:
+            lock_owner(session, turn.owner)
+            stands = standings(session, now, [turn.owner]).get(turn.owner, Standing())
+            if over(turn.limits, stands, taken(turn.needs, has)):
+                continue  # a rival took the last one
+        for pass_over in (True, False):
+            found = _locked(session, turn, has, now, pass_over=pass_over)
+            if found and (lease := _take(session, *found, owner, has, settings, now)):
+                return lease
     return None
 
 
-def heartbeat(session: Session, lease: Lease, *, settings: Settings, now: datetime) -> bool:
-    """Renew the lease. Returns whether the job has been asked to stop.
+def heartbeat(session: Session, lease: Lease, *, settings: Settings, now: datetime) -> JobStatus:
+    """Renew the lease. Returns the job's status, which says whether it has been asked to stop.
 
     Raises:
         LeaseLost: another worker owns the stage, or nobody may.
     """
     _guarded(session, lease, lease_expires_at=now + timedelta(seconds=settings.lease_seconds))
-    asked = session.scalar(select(Job.cancel_requested_at).where(Job.id == lease.job_id))
-    return asked is not None
+    return session.scalars(select(Job.status).where(Job.id == lease.job_id)).one()
+
+
+def lease_of(stage: Stage, job: Job) -> Lease:
+    """The lease that a running stage is held under."""
+    assert stage.lease_token is not None  # noqa: S101 - the table's constraint
+    assert stage.started_at is not None  # noqa: S101
+    return Lease(
+        job_id=job.id,
+        stage_id=stage.id,
+        stage=stage.name,
+        token=stage.lease_token,
+        owner=stage.lease_owner or "",
+        attempt=stage.attempt,
+        spec=JobSpec.model_validate(job.spec),
+        checkpoint=stage.checkpoint,
+        account=job.owner,
+        needs=stage.needs,
+        gpus=stage.gpus,
+        since=stage.started_at,
+        spent=stage.leased_seconds,
+    )
 
 
 def report(
@@ -115,59 +147,67 @@ def report(
         session.execute(update(Job).where(Job.id == lease.job_id).values(version=Job.version + 1))
 
 
+def _locked(
+    session: Session, turn: Turn, has: Gpus, now: datetime, *, pass_over: bool
+) -> Row[Job, Stage] | None:
+    """The oldest stage of a turn, and its job, both locked.
+
+    Args:
+        pass_over: leave out what rivals are taking at this moment. Where that leaves nothing, who
+            holds it may be no rival (an API that changes its priority), so it is waited for.
+    """
+    query = eligible(select(Job, Stage).select_from(Job), has, now)
+    query = query.where(
+        Job.owner == turn.owner, Job.priority == turn.priority, Stage.needs == turn.needs
+    )
+    query = query.order_by(Stage.job_id).limit(1)
+    query = query.with_for_update(of=[Job, Stage], key_share=True, skip_locked=pass_over)
+    return session.execute(query.execution_options(populate_existing=True)).first()
+
+
 def _take(
-    session: Session, stage_id: int, job_id: str, owner: str, settings: Settings, now: datetime
+    session: Session,
+    job: Job,
+    stage: Stage,
+    owner: str,
+    has: Gpus,
+    settings: Settings,
+    now: datetime,
 ) -> Lease | None:
-    job = lock_job(session, job_id)
-    if job is None or job.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
-        return None
-    token = secrets.token_hex(16)
-    taken = transition(
+    won = transition(
         session,
         Stage,
         StageStatus.RUNNING,
-        Stage.id == stage_id,
-        lease_token=token,
+        Stage.id == stage.id,
+        lease_token=secrets.token_hex(16),
         lease_owner=owner,
         lease_expires_at=now + timedelta(seconds=settings.lease_seconds),
         attempt=Stage.attempt + 1,
         started_at=now,
+        gpus=taken(stage.needs, has),
         progress=None,
     )
-    if not taken:
+    if not won:
         return None
-    transition(session, Job, JobStatus.RUNNING, Job.id == job_id, started_at=job.started_at or now)
-    stage = session.get_one(Stage, stage_id, populate_existing=True)
+    if job.waiting is not None and not job.waiting.endswith(LATER):
+        job.waiting = None
+    transition(session, Job, JobStatus.RUNNING, Job.id == job.id, started_at=job.started_at or now)
+    session.refresh(stage)
     append_event(
         session,
-        job_id,
+        job.id,
         "stage.running",
         f"{stage.name} started",
         now=now,
         data={"stage": stage.name, "attempt": stage.attempt, "worker": owner},
     )
-    return Lease(
-        job_id=job_id,
-        stage_id=stage_id,
-        stage=stage.name,
-        token=token,
-        owner=owner,
-        attempt=stage.attempt,
-        spec=JobSpec.model_validate(job.spec),
-        checkpoint=stage.checkpoint,
-    )
+    return lease_of(stage, job)
 
 
 def _guarded(session: Session, lease: Lease, **values: Any) -> None:
     """Update columns of the stage, if the lease still holds."""
-    statement = (
-        update(Stage)
-        .where(Stage.id == lease.stage_id, Stage.lease_token == lease.token)
-        .values(**(values or {"lease_owner": lease.owner}))
-        .execution_options(synchronize_session=False)
-    )
-    result: Any = session.execute(statement)
-    if not result.rowcount:
+    held = update(Stage).where(Stage.id == lease.stage_id, Stage.lease_token == lease.token)
+    if not changed(session, held.values(**(values or {"lease_owner": lease.owner}))):
         raise lost(lease)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from jobs.db import Database
 from jobs.models import Outbox, OutboxKind
+from jobs.rows import add_rows
 
 TAKEN = timedelta(seconds=60)
 BACKOFF_BASE_S = 2.0
@@ -24,15 +25,32 @@ KEEP_SENT = timedelta(days=7)
 
 
 def enqueue_hint(
-    session: Session, job_id: str, stage: str, now: datetime, due: datetime | None = None
+    session: Session,
+    job_id: str,
+    stage: str,
+    needs: str,
+    now: datetime,
+    due: datetime | None = None,
 ) -> None:
-    """Announce to the workers that a stage waits, or will wait from `due` on."""
-    _enqueue(session, OutboxKind.HINT, job_id, {"stage": stage}, now, due)
+    """Announce to the workers that have what it needs that a stage waits, or will from `due` on."""
+    _enqueue(session, OutboxKind.HINT, job_id, {"stage": stage, "needs": needs}, now, due)
 
 
 def enqueue_mirror(session: Session, job_id: str, draft_id: str, now: datetime) -> None:
     """Ask for a draft and its aliases to be copied to the model registry."""
     _enqueue(session, OutboxKind.MIRROR, job_id, {"draft_id": draft_id}, now)
+
+
+def enqueue_webhook(
+    session: Session,
+    delivery_id: str,
+    now: datetime,
+    *,
+    job_id: str | None = None,
+    due: datetime | None = None,
+) -> None:
+    """Ask for one attempt to deliver a webhook, now or from `due` on."""
+    _enqueue(session, OutboxKind.WEBHOOK, job_id, {"delivery_id": delivery_id}, now, due)
 
 
 def relay(
@@ -50,16 +68,17 @@ def relay(
     Returns:
         How many were sent.
     """
-    sent = 0
+    sent = []
     for record in _take(db, kind, clock(), limit):
         try:
             send(record)
         except Exception as e:  # the sender's library may raise anything; kept on the record
             _put_back(db, record, f"{type(e).__name__}: {e}"[:1000], clock())
         else:
-            _mark_sent(db, record.id, clock())
-            sent += 1
-    return sent
+            sent.append(record.id)
+    if sent:
+        _mark_sent(db, sent, clock())
+    return len(sent)
 
 
 def forget_sent(session: Session, now: datetime) -> None:
@@ -70,22 +89,20 @@ def forget_sent(session: Session, now: datetime) -> None:
 def _enqueue(
     session: Session,
     kind: OutboxKind,
-    job_id: str,
+    job_id: str | None,
     payload: dict[str, str],
     now: datetime,
     due: datetime | None = None,
 ) -> None:
-    session.add(
-        Outbox(
-            kind=kind,
-            job_id=job_id,
-            payload=payload,
-            created_at=now,
-            available_at=due or now,
-            attempts=0,
-        )
+    record = Outbox(
+        kind=kind,
+        job_id=job_id,
+        payload=payload,
+        created_at=now,
+        available_at=due or now,
+        attempts=0,
     )
-    session.flush()
+    add_rows(session, record)
 
 
 def _take(db: Database, kind: OutboxKind, now: datetime, limit: int) -> list[Outbox]:
@@ -106,11 +123,10 @@ def _take(db: Database, kind: OutboxKind, now: datetime, limit: int) -> list[Out
         return records
 
 
-def _mark_sent(db: Database, record_id: int, now: datetime) -> None:
+def _mark_sent(db: Database, record_ids: list[int], now: datetime) -> None:
+    marked = update(Outbox).where(Outbox.id.in_(record_ids)).values(sent_at=now, last_error=None)
     with db.write() as session:
-        session.execute(
-            update(Outbox).where(Outbox.id == record_id).values(sent_at=now, last_error=None)
-        )
+        session.execute(marked)
 
 
 def _put_back(db: Database, record: Outbox, error: str, now: datetime) -> None:

@@ -4,31 +4,46 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Row, bindparam, delete, select, type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, selectinload
 
 from eagle3.config import STAGES
+from jobs import tracing
+from jobs.attachments import add_attachment
 from jobs.endings import end_cancelled
-from jobs.errors import IdempotencyMismatch, IllegalTransition, NotFound, QuotaExceeded
-from jobs.events import append_event, lock_job
+from jobs.errors import IdempotencyMismatch, IllegalTransition, NotFound
+from jobs.evaluations import add_evaluation, with_drafts
+from jobs.events import append_event, first_event, lock_job
 from jobs.ids import new_id
 from jobs.lineage import find_parent, parent_of, with_parent
 from jobs.models import Alias, Draft, IdempotencyRecord, Job, JobEvent, Stage
+from jobs.needs import stage_needs
 from jobs.outbox import enqueue_hint
+from jobs.quotas import check_priority, check_quota, limits_of
+from jobs.rows import add_rows
 from jobs.settings import Settings
 from jobs.spec import JobSpec, check_allowed
 from jobs.states import JobStatus, StageStatus, transition
 
 ALL_STAGES = (*STAGES, "register")
+PROBED_AFTER = ALL_STAGES.index("prepare") + 1
+ATTACH_STAGES = (*ALL_STAGES[:PROBED_AFTER], "probe", *ALL_STAGES[PROBED_AFTER:])
+EVALUATE_STAGES = (*ALL_STAGES[:PROBED_AFTER], "probe")
 LOCAL_OWNER = "local"
 """Owner of every job in embedded mode, which has no API keys."""
 
 T = TypeVar("T")
+
+_RECORD = select(*IdempotencyRecord.__table__.columns).filter_by(
+    owner=bindparam("owner"), key=bindparam("key")
+)
 
 
 @dataclass(frozen=True)
@@ -56,41 +71,52 @@ def submit(
     owner: str = LOCAL_OWNER,
     sees: str | None = None,
     idempotency_key: str | None = None,
+    asked: dict[str, Any] | None = None,
 ) -> Submission:
     """Write a job, its stages, its first event, its hint and its idempotency record, or none.
 
     Args:
         sees: the owner whose drafts the job may go on from; everybody's when None.
+        asked: what a repeat under the key must ask for, as `repeated` is told; the spec when None.
 
     Raises:
-        InvalidSpec: it reads from a place that is not allowed, or goes on from no draft there is.
+        InvalidSpec: it reads from a place that is not allowed, goes on from no draft there is, or
+            asks for a higher priority than the owner may.
         IdempotencyMismatch: the key was used with another spec.
-        QuotaExceeded: the owner has too many jobs queued or running.
+        QuotaExceeded: the owner has too many jobs queued or running, or stores too much.
     """
     check_allowed(spec, settings)
     if idempotency_key is not None:
-        body = spec.model_dump(mode="json")  # as sent: by now a name may mean another draft
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        digest = _digest(asked or spec.model_dump(mode="json"))  # names: they may mean others now
         if earlier := _replay(session, owner, idempotency_key, digest, settings, now):
             return Submission(earlier, replayed=True)
-    _check_quota(session, owner, settings)
+    limits = limits_of(session, [owner], settings)[owner]
+    check_priority(spec.priority, limits)
     if parent_of(spec) is not None:
         spec = with_parent(spec, find_parent(session, spec, sees))
-    job = _new_job(spec, owner, now)
+    if spec.evaluate is not None:
+        spec = with_drafts(session, spec, sees)
+    job = _new_job(spec, spec.needs or settings.default_needs, owner, now)
     try:
         with session.begin_nested():
-            session.add(job)
-            session.flush()
+            add_rows(session, job, *job.stages)
+            if spec.attach is not None:
+                add_attachment(session, job)
+            if spec.evaluate is not None:
+                add_evaluation(session, job, spec.evaluate)
             if idempotency_key is not None:
-                session.add(
-                    IdempotencyRecord(
-                        owner=owner,
-                        key=idempotency_key,
-                        body_sha256=digest,
-                        job_id=job.id,
-                        created_at=now,
-                    )
+                record = IdempotencyRecord(
+                    owner=owner,
+                    key=idempotency_key,
+                    body_sha256=digest,
+                    job_id=job.id,
+                    created_at=now,
                 )
+                add_rows(session, record)
+            text = f"{spec.target} with {spec.recipe}"
+            first_event(session, job, "job.queued", text, now=now, data=dict(tracing.here()))
+            enqueue_hint(session, job.id, ALL_STAGES[0], job.stages[0].needs, now)
+            check_quota(session, owner, limits, more=0)  # last: others of this owner may wait
     except IntegrityError:  # a rival used the key first; its record is visible by now
         if idempotency_key is None:
             raise
@@ -98,10 +124,28 @@ def submit(
         if rival is None:
             raise
         return Submission(rival, replayed=True)
-    append_event(session, job.id, "job.queued", f"{spec.target} with {spec.recipe}", now=now)
-    enqueue_hint(session, job.id, ALL_STAGES[0], now)
-    session.refresh(job, ["version", "event_seq"])
     return Submission(job, replayed=False)
+
+
+def repeated(
+    session: Session,
+    asked: dict[str, Any],
+    idempotency_key: str | None,
+    *,
+    settings: Settings,
+    now: datetime,
+    owner: str,
+) -> Submission | None:
+    """What was made under the key for the same request, if it was. To be asked before a spec is
+    made of what the request names, which may be gone by now.
+
+    Raises:
+        IdempotencyMismatch: the key was used with another request.
+    """
+    if idempotency_key is None:
+        return None
+    earlier = _replay(session, owner, idempotency_key, _digest(asked), settings, now)
+    return None if earlier is None else Submission(earlier, replayed=True)
 
 
 def get_job(session: Session, job_id: str, *, owner: str | None = None) -> Job:
@@ -128,8 +172,8 @@ def list_jobs(
     after: str | None = None,
     limit: int = 20,
 ) -> Page[Job]:
-    """Jobs with their stages, newest first; `after` is the last id of the page before."""
-    query = select(Job).options(selectinload(Job.stages)).order_by(Job.id.desc())
+    """Jobs without their stages, newest first; `after` is the last id of the page before."""
+    query = select(Job).order_by(Job.id.desc())
     if owner is not None:
         query = query.where(Job.owner == owner)
     if status is not None:
@@ -137,10 +181,22 @@ def list_jobs(
     if target is not None:
         query = query.where(Job.target == target)
     for name, value in (labels or {}).items():
-        query = query.where(Job.labels[name].as_string() == value)
+        query = query.where(_labelled(session, name, value))
     if after is not None:
         query = query.where(Job.id < after)
     return _page(session, query, limit)
+
+
+def stage_rows(session: Session, jobs: Sequence[Job], *names: str) -> dict[str, list[Row[Any]]]:
+    """These columns of the jobs' stages, in order, by job. A page has ten times as many stages as
+    jobs: as objects of the session they would take as long again as all else."""
+    columns = Stage.__table__.columns
+    query = select(columns["job_id"], *(columns[name] for name in names))
+    query = query.where(columns["job_id"].in_([job.id for job in jobs]))
+    found: dict[str, list[Row[Any]]] = {job.id: [] for job in jobs}
+    for row in session.connection().execute(query.order_by(columns["position"])):
+        found[row.job_id].append(row)
+    return found
 
 
 def request_cancel(
@@ -197,6 +253,7 @@ def list_drafts(
     alias: Alias | None = None,
     name: str | None = None,
     job_id: str | None = None,
+    deprecated: bool | None = None,
     after: str | None = None,
     limit: int = 20,
 ) -> Page[Draft]:
@@ -216,47 +273,71 @@ def list_drafts(
         query = query.where(Draft.name == name)
     if job_id is not None:
         query = query.where(Draft.job_id == job_id)
+    if deprecated is not None:
+        query = query.where(Draft.deprecated_at.is_not(None) == deprecated)
     if after is not None:
         query = query.where(Draft.id < after)
     return _page(session, query, limit)
 
 
-def _new_job(spec: JobSpec, owner: str, now: datetime) -> Job:
+def stages_of(spec: JobSpec) -> tuple[str, ...]:
+    """What a job does, in order."""
+    if spec.evaluate is not None:
+        return EVALUATE_STAGES
+    return ATTACH_STAGES if spec.attach is not None else ALL_STAGES
+
+
+def _labelled(session: Session, name: str, value: str) -> ColumnElement[bool]:
+    """Jobs with a label; on PostgreSQL, in the words that its index understands."""
+    has: ColumnElement[bool] = Job.labels[name].as_string() == value
+    if session.get_bind().dialect.name == "postgresql":
+        has = type_coerce(Job.labels, JSONB).contains({name: value})
+    return has
+
+
+def _new_job(spec: JobSpec, needs: str, owner: str, now: datetime) -> Job:
     job = Job(
         id=new_id("job_", now),
         status=JobStatus.QUEUED,
         version=1,
         owner=owner,
+        priority=spec.priority,
         target=spec.target,
         recipe=spec.recipe,
         spec=spec.model_dump(mode="json"),
         labels=dict(spec.labels),
         created_at=now,
-        event_seq=0,
+        event_seq=1,
         mirrored_seq=0,
     )
     job.stages = [
         Stage(
+            job_id=job.id,
             name=name,
             position=i,
             status=StageStatus.QUEUED if i == 0 else StageStatus.PENDING,
             queued_at=now if i == 0 else None,
+            needs=stage_needs(name, needs),
             attempt=0,
         )
-        for i, name in enumerate(ALL_STAGES)
+        for i, name in enumerate(stages_of(spec))
     ]
     return job
+
+
+def _digest(asked: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _replay(
     session: Session, owner: str, key: str, digest: str, settings: Settings, now: datetime
 ) -> Job | None:
-    record = session.get(IdempotencyRecord, (owner, key), populate_existing=True)
+    named = {"owner": owner, "key": key}
+    record = session.connection().execute(_RECORD, named).one_or_none()
     if record is None:
         return None
     if record.created_at < now - timedelta(days=settings.idempotency_days):
-        session.delete(record)
-        session.flush()
+        session.execute(delete(IdempotencyRecord).filter_by(**named))
         return None
     if record.body_sha256 != digest:
         raise IdempotencyMismatch(
@@ -264,18 +345,6 @@ def _replay(
             "send the same body, or a new key"
         )
     return get_job(session, record.job_id)
-
-
-def _check_quota(session: Session, owner: str, settings: Settings) -> None:
-    active = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.CANCELLING)
-    count = session.scalar(
-        select(func.count()).select_from(Job).where(Job.owner == owner, Job.status.in_(active))
-    )
-    if (count or 0) >= settings.max_active_jobs:
-        raise QuotaExceeded(
-            f"{count} jobs are queued or running, {settings.max_active_jobs} are allowed; "
-            "wait for one to end or cancel one"
-        )
 
 
 def _page(session: Session, query: Any, limit: int) -> Page[Any]:

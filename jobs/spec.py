@@ -6,12 +6,22 @@ Strict: an unknown key is an error, and an error names the field's full path.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from eagle3.config import (
+    STAGES,
+    EngineName,
     PromptRef,
     PromptsConfig,
     Recipe,
@@ -21,11 +31,15 @@ from eagle3.config import (
     load_recipe,
     recipe_names,
 )
+from jobs.attach_policy import AttachPolicy
 from jobs.errors import FieldError, InvalidSpec
+from jobs.evaluate_spec import Evaluate
+from jobs.needs import NEEDS_PATTERN, parse_gpus
 from jobs.settings import Settings
 
 Label = Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LABEL_NAME_PATTERN = r"^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$"
+StageName = Literal[(*STAGES, "probe", "register")]  # type: ignore[valid-type]
 LabelName = Annotated[str, Field(pattern=LABEL_NAME_PATTERN)]
 
 
@@ -40,6 +54,20 @@ class Gates(Strict):
     """Least speedup over plain decoding, measured in the same process."""
     lossless: bool = True
     """Require the lossless proof. A draft that changes a token fails the job."""
+    parity: bool = True
+    """Require that every engine loads the draft, accepts what training says and writes the target's
+    own text."""
+
+
+class StageLimits(Strict):
+    """How long the stages may take; less than the deployment allows, never more."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    seconds: dict[StageName, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Longest time of a stage, all its attempts together: `{"train": 7200}`."""
+    no_progress_seconds: Annotated[float, Field(gt=0)] | None = None
+    """A stage that prints nothing for this long is stopped and tried again."""
 
 
 class JobSpec(Strict):
@@ -66,18 +94,32 @@ class JobSpec(Strict):
     `file:///abs/dir`, `gguf:/abs/file.gguf` or `demo`."""
     recipe: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "standard"
     """Name of a recipe that ships with the project."""
-    overrides: Annotated[dict[str, Any], Field(default_factory=dict)]
+    overrides: dict[str, Any] = Field(default_factory=dict)
     """Recipe keys to change, nested as in the recipe: `{"train": {"epochs": 2}}`."""
     prompts: Annotated[PromptsConfig, Field(validate_default=True)] = PromptsConfig()
     """Where the prompts come from; what is not said comes from the recipe."""
+    engines: Annotated[tuple[EngineName, ...], Field(min_length=1)] | None = None
+    """Serving engines that the draft is tried in before it is registered; the recipe's when
+    empty."""
     gates: Gates = Gates()
     """What the draft must reach."""
+    needs: Annotated[str, Field(pattern=NEEDS_PATTERN)] | None = None
+    """What a worker must have for the stages that load the target: `any`, `cpu` (no GPU is used),
+    `gpu`, `gpux2`, `gpu:h100` or `gpu:h100x8`. The deployment's `default_needs` when empty."""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Higher goes first; a key has a highest one that it may ask for."""
+    limits: StageLimits = StageLimits()
+    """How long the stages may take."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """Seed of the run; the recipe's when empty."""
-    labels: Annotated[dict[LabelName, Label], Field(default_factory=dict, max_length=32)]
+    labels: Annotated[dict[LabelName, Label], Field(max_length=32)] = Field(default_factory=dict)
     """Free labels to filter jobs by."""
     model_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,127}$")] | None = None
     """Name in the model registry; made from the target when empty."""
+    attach: AttachPolicy | None = None
+    """Try the drafts that exist first, and train only where none will do."""
+    evaluate: Evaluate | None = None
+    """Measure a registered draft on the target, and train nothing."""
 
     @field_validator("target")
     @classmethod
@@ -85,11 +127,18 @@ class JobSpec(Strict):
         TargetRef.parse(text)
         return text
 
+    @field_validator("needs")
+    @classmethod
+    def _needs_parse(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_gpus(text)
+        return text
+
     @field_validator("recipe")
     @classmethod
     def _recipe_exists(cls, name: str) -> str:
-        if name not in recipe_names():
-            raise ValueError(f"no recipe {name!r}; expected one of {', '.join(recipe_names())}")
+        if name not in _names():
+            raise ValueError(f"no recipe {name!r}; expected one of {', '.join(_names())}")
         return name
 
     @field_validator("overrides")
@@ -98,7 +147,7 @@ class JobSpec(Strict):
         if "name" in overrides or "seed" in overrides:
             raise ValueError("name and seed are not overrides; set `recipe` and `seed` of the job")
         if recipe := info.data.get("recipe"):
-            load_recipe(recipe, overrides)  # a ValidationError keeps its paths below `overrides`
+            _recipe(recipe, overrides)  # a ValidationError keeps its paths below `overrides`
         return overrides
 
     @field_validator("prompts", mode="before")
@@ -107,9 +156,15 @@ class JobSpec(Strict):
         if isinstance(given, PromptsConfig):
             given = given.model_dump(exclude_unset=True)
         if "recipe" in info.data and "overrides" in info.data and isinstance(given, dict):
-            recipe = load_recipe(info.data["recipe"], info.data["overrides"])
+            recipe = _recipe(info.data["recipe"], info.data["overrides"])
             return recipe.with_prompts(given).prompts
         return given
+
+    @model_validator(mode="after")
+    def _one_purpose(self) -> Self:
+        if self.attach is not None and self.evaluate is not None:
+            raise ValueError("a job attaches a draft or evaluates one; leave one of the two out")
+        return self
 
     @property
     def target_ref(self) -> TargetRef:
@@ -117,9 +172,10 @@ class JobSpec(Strict):
         return TargetRef.parse(self.target)
 
     def resolved_recipe(self) -> Recipe:
-        """The recipe with this job's overrides, seed and prompts."""
-        seed = {} if self.seed is None else {"seed": self.seed}
-        recipe = load_recipe(self.recipe, {**self.overrides, **seed})
+        """The recipe with this job's overrides, engines, seed and prompts."""
+        own = {"seed": self.seed, "engines": self.engines}
+        said = {name: value for name, value in own.items() if value is not None}
+        recipe = _recipe(self.recipe, {**self.overrides, **said})
         return recipe.model_copy(update={"prompts": self.prompts})
 
     def run_config(self, settings: Settings) -> RunConfig:
@@ -140,6 +196,21 @@ class JobSpec(Strict):
         parts = [p for p in tail.split("/") if p][-2:] or [ref.kind]
         name = "--".join(["eagle3", *parts])[:250]
         return re.sub(r"[^\w.-]", "-", name)  # MLflow refuses `:`, and `@` parts an alias here
+
+
+def _recipe(name: str, overrides: dict[str, Any]) -> Recipe:
+    return load_recipe(name, overrides) if overrides else _shipped(name)
+
+
+@cache
+def _names() -> list[str]:
+    return recipe_names()
+
+
+@cache
+def _shipped(name: str) -> Recipe:
+    """A recipe as it is: most jobs change nothing, and each asks for it four times."""
+    return load_recipe(name)
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -268,14 +339,27 @@ prompts:
 #  limit: 500
 #  heldout: 64
 
+# Serving engines that it is tried in first: native (ours), llamacpp, vllm, sglang.
+# engines: [native, llamacpp]
+
 # What the draft must reach to become champion.
 gates:
   lossless: true
 #  min_tau: 1.3
 #  min_speedup: 1.0
 
+# What a worker must have, which jobs go first, and how long stages may take.
+# needs: gpu:h100
+# priority: 0
+# limits: {seconds: {train: 7200}}
 # labels: {team: serving}
 # seed: 0
 # model_name: my-draft
+
+# Try the drafts that exist first, and train only where none will do (docs/attach.md).
+# attach: {reuse_above: 0.9, warm_start_above: 0.2}
+
+# Measure a registered draft on the target, and train nothing (`updraft evaluate`).
+# evaluate: {draft: dft_01kb8m2v9x3tq7c5}
 """
 """What `updraft init` writes."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import urlparse
 
 from jobs.errors import Invalid
-from jobs.files import Check, go_on
+from jobs.files import Check, Entry, go_on
 from jobs.settings import Settings
 from jobs.store_directory import DirectoryStore
 from jobs.store_s3 import S3Store, s3_client
@@ -25,8 +25,9 @@ class ObjectStore(Protocol):
         """The key as a full URI (`file://…` or `s3://…`)."""
         ...
 
-    def put_file(self, key: str, path: Path) -> str:
-        """Store a file. Returns its SHA-256."""
+    def put_file(self, key: str, path: Path, check: Check = go_on) -> str:
+        """Store a file. Returns its SHA-256. `check` is asked before and, where the bytes go far,
+        all the while; what it raises ends it, and nothing is stored."""
         ...
 
     def put_bytes(self, key: str, data: bytes, *, if_none_match: bool = False) -> bool:
@@ -57,6 +58,10 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> list[str]:
         """Keys that start with `prefix`, sorted."""
+        ...
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
+        """What lies under keys that start with `prefix`, in no order to count on."""
         ...
 
     def delete(self, key: str) -> None:

@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.errors import Invalid, NotFound, StoreUnavailable
 from jobs.files import (
     Check,
+    Entry,
     arriving,
     check_file,
     file_chunks,
@@ -29,7 +31,8 @@ class DirectoryStore:
     def uri(self, key: str) -> str:
         return f"file://{self._path(key)}"
 
-    def put_file(self, key: str, path: Path) -> str:
+    def put_file(self, key: str, path: Path, check: Check = go_on) -> str:
+        check()
         with self._whole(key) as tmp:
             shutil.copyfile(path, tmp)
             digest = file_sha256(tmp)
@@ -67,12 +70,27 @@ class DirectoryStore:
         return self._path(key).is_file()
 
     def list(self, prefix: str) -> list[str]:
+        return sorted(entry.key for entry in self.entries(prefix))
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
         folder = self._path(prefix if prefix.endswith("/") else prefix.rpartition("/")[0] or ".")
-        keys = (p.relative_to(self.root).as_posix() for p in folder.rglob("*") if p.is_file())
-        return sorted(k for k in keys if k.startswith(prefix) and "/.tmp-" not in f"/{k}")
+        for path in folder.rglob("*"):
+            key = path.relative_to(self.root.resolve()).as_posix()
+            if key.startswith(prefix) and "/.tmp-" not in f"/{key}" and path.is_file():
+                found = path.stat()
+                yield Entry(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
     def delete(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
+        """Folders that become empty go along."""
+        path = self._path(key)
+        path.unlink(missing_ok=True)
+        for folder in path.parents:
+            if folder == self.root.resolve() or not folder.is_dir() or any(folder.iterdir()):
+                return
+            try:
+                folder.rmdir()
+            except OSError:  # something came meanwhile
+                return
 
     def presign(self, key: str, seconds: int = 900) -> str | None:
         return None

@@ -24,7 +24,7 @@ from s3transfer.exceptions import RetriesExceededError, S3DownloadFailedError
 from s3transfer.subscribers import BaseSubscriber
 
 from jobs.errors import Invalid, NotFound, StoreRefused, StoreUnavailable, UpdraftError
-from jobs.files import CHUNK, Check, arriving, check_file, file_sha256, go_on
+from jobs.files import CHUNK, Check, Entry, arriving, check_file, disk_is_full, file_sha256, go_on
 from jobs.settings import Settings
 
 MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
@@ -49,7 +49,7 @@ UNASKED = (NoCredentialsError, PartialCredentialsError, ParamValidationError)
 """What boto3 raises before it asks, each time."""
 AWAY = (BotoCoreError, Boto3Error, RetriesExceededError, S3DownloadFailedError, OSError)
 CHECK_S = 0.2
-"""Time between two questions whether a download goes on."""
+"""Time between two questions whether a transfer goes on."""
 
 
 def s3_client(settings: Settings) -> Any:
@@ -82,12 +82,16 @@ class S3Store:
     def uri(self, key: str) -> str:
         return f"s3://{self.bucket}/{self.prefix}{key}"
 
-    def put_file(self, key: str, path: Path) -> str:
+    def put_file(self, key: str, path: Path, check: Check = go_on) -> str:
+        check()
         digest = file_sha256(path)
+        extra = {"Metadata": {"sha256": digest}}
+        ended = _Ended()
         with self._translated(key):
-            self.client.upload_file(
-                str(path), self.bucket, self._key(key), ExtraArgs={"Metadata": {"sha256": digest}}
+            transfer = self._transfers.upload(
+                str(path), self.bucket, self._key(key), extra_args=extra, subscribers=[ended]
             )
+            _finish(transfer, ended, check)
         return digest
 
     def put_bytes(self, key: str, data: bytes, *, if_none_match: bool = False) -> bool:
@@ -128,14 +132,15 @@ class S3Store:
         return True
 
     def list(self, prefix: str) -> list[str]:
+        return sorted(entry.key for entry in self.entries(prefix))
+
+    def entries(self, prefix: str) -> Iterator[Entry]:
         pages = self.client.get_paginator("list_objects_v2")
         with self._translated(prefix):
-            found = [
-                item["Key"].removeprefix(self.prefix)
-                for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix))
-                for item in page.get("Contents", [])
-            ]
-        return sorted(found)
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
+                for item in page.get("Contents", []):
+                    key = item["Key"].removeprefix(self.prefix)
+                    yield Entry(key, item["Size"], item["LastModified"])
 
     def delete(self, key: str) -> None:
         with self._translated(key):
@@ -167,20 +172,11 @@ class S3Store:
         return create_transfer_manager(self.client, TransferConfig())
 
     def _download(self, key: str, path: Path, check: Check) -> None:
-        """Fetch in parts, by boto3's threads. Asked here and not as bytes come, `check` ends one
-        from a server that has gone silent, too; its thread gives up at the read timeout."""
         ended = _Ended()
         transfer = self._transfers.download(
             self.bucket, self._key(key), str(path), subscribers=[ended]
         )
-        try:
-            while not ended.event.wait(CHECK_S):
-                check()
-        except BaseException:
-            transfer.cancel()
-            ended.event.wait(CHECK_S)
-            raise
-        transfer.result()
+        _finish(transfer, ended, check)
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -191,6 +187,8 @@ class S3Store:
         except UNASKED as e:
             raise StoreRefused(f"{self.uri(key)}: {e}") from e
         except AWAY as e:
+            if disk_is_full(e):
+                raise  # of this machine, not of the store
             if isinstance(e.__context__, ClientError):  # an upload's error hides the answer
                 raise self._answered(key, e.__context__) from e
             text = f"{key}: the store does not answer ({type(e).__name__})"
@@ -218,6 +216,20 @@ class _Ended(BaseSubscriber):  # type: ignore[misc]
 
     def on_done(self, future: Any, **_: Any) -> None:
         self.event.set()
+
+
+def _finish(transfer: Any, ended: _Ended, check: Check) -> None:
+    """Wait for a transfer, which boto3's threads make in parts. Asked here and not as bytes move,
+    `check` ends one to or from a server that has gone silent, too; its thread gives up at the read
+    timeout."""
+    try:
+        while not ended.event.wait(CHECK_S):
+            check()
+    except BaseException:
+        transfer.cancel()
+        ended.event.wait(CHECK_S)
+        raise
+    transfer.result()
 
 
 def _code(error: ClientError) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import exists, func, or_, select
+from sqlalchemy import and_, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from jobs import tally
 from jobs.db import Database
-from jobs.endings import Failure, end_cancelled, fail
+from jobs.endings import Failure, end_cancelled, end_pausing, fail
 from jobs.errors import FailureReason, LeaseLost
 from jobs.events import lock_job
-from jobs.leases import Lease
-from jobs.models import Job, Outbox, OutboxKind, Stage
+from jobs.leases import Lease, lease_of
+from jobs.models import Job, Outbox, OutboxKind, Stage, Worker
 from jobs.outbox import enqueue_hint, forget_sent
 from jobs.settings import Settings
-from jobs.spec import JobSpec
+from jobs.shares import RUNNABLE
 from jobs.states import JobStatus, StageStatus
+from jobs.waiting import alive, note_waiting
+
+FORGET_WORKERS = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Swept:
 
     expired: int
     resent: int
-    cancelled: int
+    stopped: int
+    """Jobs cancelled or paused that no worker held."""
 
 
 def sweep(db: Database, settings: Settings, now: datetime) -> Swept:
@@ -36,12 +41,15 @@ def sweep(db: Database, settings: Settings, now: datetime) -> Swept:
         silent = _silent(session, settings, now)
         orphans = _orphans(session)
     done = sum(_expire(db, lease, settings, now) for lease in expired)
-    for job_id, stage in silent:
+    for stage in silent:
         with db.write() as session:
-            enqueue_hint(session, job_id, stage, now)
+            enqueue_hint(session, stage.job_id, stage.name, stage.needs, now)
     stopped = sum(_stop(db, job_id, now) for job_id in orphans)
+    note_waiting(db, settings, now)
     with db.write() as session:
         forget_sent(session, now)
+        tally.sign(session, tally.RELAY, now)
+        session.execute(delete(Worker).where(Worker.seen_at < now - FORGET_WORKERS))
     return Swept(done, len(silent), stopped)
 
 
@@ -51,19 +59,7 @@ def _expired(session: Session, now: datetime) -> list[Lease]:
         .join(Job, Job.id == Stage.job_id)
         .where(Stage.status == StageStatus.RUNNING, Stage.lease_expires_at < now)
     )
-    return [
-        Lease(
-            job_id=job.id,
-            stage_id=stage.id,
-            stage=stage.name,
-            token=stage.lease_token or "",
-            owner=stage.lease_owner or "",
-            attempt=stage.attempt,
-            spec=JobSpec.model_validate(job.spec),
-            checkpoint=stage.checkpoint,
-        )
-        for stage, job in session.execute(query)
-    ]
+    return [lease_of(stage, job) for stage, job in session.execute(query)]
 
 
 def _expire(db: Database, lease: Lease, settings: Settings, now: datetime) -> bool:
@@ -83,42 +79,49 @@ def _expire(db: Database, lease: Lease, settings: Settings, now: datetime) -> bo
             return False
         try:
             fail(session, lease, failure, settings=settings, now=now)
+            tally.count(session, lease.stage, tally.EXPIRED)
         except LeaseLost:
             return False
         return True
 
 
-def _silent(session: Session, settings: Settings, now: datetime) -> list[tuple[str, str]]:
-    """Stages that could run, have waited long, and have had no hint lately."""
+def _silent(session: Session, settings: Settings, now: datetime) -> list[Stage]:
+    """Stages that could run, have waited long, and have had no hint lately: the oldest of each kind
+    of need, one for each worker, since a worker that wakes takes all it can."""
     before = now - timedelta(seconds=settings.resend_seconds)
     hinted = exists().where(
         Outbox.job_id == Stage.job_id,
         Outbox.kind == OutboxKind.HINT,
         or_(Outbox.sent_at.is_(None), Outbox.sent_at > before),
     )
-    query = (
-        select(Stage.job_id, Stage.name)
-        .join(Job, Job.id == Stage.job_id)
-        .where(
-            Stage.status == StageStatus.QUEUED,
-            Job.status.in_((JobStatus.QUEUED, JobStatus.RUNNING)),
-            func.coalesce(Stage.not_before, Stage.queued_at) < before,
-            ~hinted,
-        )
+    waiting = and_(
+        Stage.status == StageStatus.QUEUED,
+        Job.status.in_(RUNNABLE),
+        func.coalesce(Stage.not_before, Stage.queued_at) < before,
+        ~hinted,
     )
-    return [(job_id, name) for job_id, name in session.execute(query)]
+    needs = select(Stage.needs).join(Job, Job.id == Stage.job_id).where(waiting).distinct()
+    workers = max(1, len(alive(session, settings, now)))
+    found: list[Stage] = []
+    for need in session.scalars(needs).all():
+        query = select(Stage).join(Job, Job.id == Stage.job_id).where(waiting, Stage.needs == need)
+        found += session.scalars(query.order_by(Stage.job_id).limit(workers))
+    return found
 
 
 def _orphans(session: Session) -> list[str]:
     """Jobs that wait for a worker to stop, while no worker holds a stage of theirs."""
     held = exists().where(Stage.job_id == Job.id, Stage.status == StageStatus.RUNNING)
-    return list(session.scalars(select(Job.id).where(Job.status == JobStatus.CANCELLING, ~held)))
+    asked = Job.status.in_((JobStatus.CANCELLING, JobStatus.PAUSING))
+    return list(session.scalars(select(Job.id).where(asked, ~held)))
 
 
 def _stop(db: Database, job_id: str, now: datetime) -> bool:
     with db.write() as session:
         job = lock_job(session, job_id)
-        if job is None or job.status != JobStatus.CANCELLING:
+        if job is None or end_pausing(session, job_id, now):
+            return job is not None
+        if job.status != JobStatus.CANCELLING:
             return False
         end_cancelled(session, job_id, now)
         return True

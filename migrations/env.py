@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from alembic import context
-from sqlalchemy import Enum, text
+from sqlalchemy import Engine, Enum, event, text
 
+from jobs import models, tally, webhooks_tables  # noqa: F401  their tables
+from jobs.base import Base, Json, UtcDateTime
 from jobs.db import make_engine
-from jobs.models import Base, Json, UtcDateTime
 from jobs.settings import Settings
 
 LOCK = 0x75706472  # "updr", among the advisory locks of the database
@@ -29,10 +30,21 @@ def _render(kind: str, item: Any, _: Any) -> str | Literal[False]:
     return False
 
 
+def _keep_children(engine: Engine) -> None:
+    """SQLite changes a table by writing it anew and dropping the old one, which with foreign keys
+    on deletes every row that points to it. They can be turned off outside transactions only."""
+
+    @event.listens_for(engine, "connect")
+    def _off(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA foreign_keys=OFF")
+
+
 def run() -> None:
     """Run the migrations over one connection."""
     url = context.config.attributes.get("url") or Settings().database_url
     engine = make_engine(url)
+    if engine.dialect.name == "sqlite":
+        _keep_children(engine)
     try:
         with engine.connect().execution_options(begin="IMMEDIATE") as connection:
             postgresql = connection.dialect.name == "postgresql"

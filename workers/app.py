@@ -1,5 +1,6 @@
 """The Celery application. Only a hint travels through it: a job id and a stage name.
 
+Each kind of need has its queue (`jobs.needs`), so that a hint wakes a worker that can act on it.
 Early acknowledgement, no results, no retries, no limits of Celery's own: the database knows what is
 to be done, and the supervisor stops what takes too long. Importing this never imports torch.
 
@@ -11,10 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import celeryd_init, setup_logging
+from kombu import Queue
 
 from jobs import logs
+from jobs.needs import queue_of, serves
 from jobs.settings import Settings
+from workers.machine import gpus_here
 
 RUN_STAGE = "updraft.run_stage"
 """Name of the one task; never changes, since messages outlive a deployment."""
@@ -60,13 +64,20 @@ def _transport(settings: Settings) -> dict[str, Any]:
         "data_folder_in": str(queue),
         "data_folder_out": str(queue),
         "control_folder": str(control),
-        "polling_interval": 0.5,
+        "polling_interval": 0.2,
     }
 
 
 def _log_as_json(**_: Any) -> None:
-    logs.configure()
+    logs.configure(Settings())
 
 
+def _listen(conf: Any, **_: Any) -> None:
+    """Have the worker take hints of what it can run, the rest being for others."""
+    queues = dict.fromkeys(queue_of(needs) for needs in serves(gpus_here(Settings())))
+    conf.task_queues = [Queue(name) for name in queues]
+
+
+celeryd_init.connect(_listen)
 setup_logging.connect(_log_as_json)  # being connected keeps Celery from installing its own
 app = make_app(Settings())

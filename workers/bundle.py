@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.files import Check, canonical_json, file_sha256
+from jobs.drafts import get_draft
+from jobs.errors import ChecksumMismatch, NotFound
+from jobs.files import Check, arriving_folder, canonical_json, file_sha256
 from jobs.leases import Lease
 from jobs.lineage import parent_tag
 from jobs.store import ObjectStore
-from workers.uploads import MANIFEST
+from workers.runtime import Runtime
+from workers.uploads import MANIFEST, inside
 
 SINGLE_FILES = {
     "target.json": "resolve",
+    "fingerprint.json": "export",
+    "parity.json": "parity",
     "benchmark.json": "benchmark",
     "certificate.json": "prove",
     "history.jsonl": "train",
@@ -25,26 +31,29 @@ SINGLE_FILES = {
 
 @dataclass(frozen=True)
 class Bundle:
-    """A stored bundle: its prefix, its manifest's hash, and the store key of each file."""
+    """A stored bundle: its prefix, what its manifest says and that one's hash, and the store key of
+    each file."""
 
     prefix: str
+    facts: dict[str, Any]
     manifest_sha256: str
     files: dict[str, str]
 
 
-def collect(run: Path, folder: Path, serving: dict[str, Any]) -> None:
+def collect(run: Path, folder: Path, serving: dict[str, Any], readme: str) -> None:
     """Put a bundle's files together in a fresh folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    shutil.copytree(_output(run, "export") / "draft", folder / "draft")
+    shutil.copytree(output_of(run, "export") / "draft", folder / "draft")
     for name, stage in SINGLE_FILES.items():
-        if (source := _output(run, stage) / name).is_file():
+        if (source := output_of(run, stage) / name).is_file():
             shutil.copyfile(source, folder / name)
     for source in sorted((run / "report").iterdir()):
         if source.is_file():
             shutil.copyfile(source, folder / source.name)
     shutil.copyfile(run / "config.json", folder / "run-config.json")
     (folder / "serving.json").write_bytes(canonical_json(serving))
+    (folder / "README.md").write_text(readme)
 
 
 def store_bundle(store: ObjectStore, folder: Path, facts: dict[str, Any], check: Check) -> Bundle:
@@ -63,10 +72,36 @@ def store_bundle(store: ObjectStore, folder: Path, facts: dict[str, Any], check:
     check()
     store.put_bytes(f"{prefix}/{MANIFEST}", manifest, if_none_match=True)
     keys = {name: f"{prefix}/{name}" for name in (*names, MANIFEST)}
-    return Bundle(prefix, digest, keys)
+    return Bundle(prefix, facts, digest, keys)
 
 
-def _output(run: Path, stage: str) -> Path:
+def bring_draft(rt: Runtime, draft_id: str, folder: Path, check: Check) -> Path:
+    """A registered draft's files, each as its bundle's manifest says, and that as registered.
+
+    Raises:
+        NotFound: they are not in the store any more.
+        ChecksumMismatch: they are not what was registered.
+    """
+    if folder.is_dir():
+        return folder
+    with rt.db.read() as session:
+        draft = get_draft(session, draft_id)
+    try:
+        manifest = rt.store.get_bytes(f"{draft.uri}/{MANIFEST}")
+        if hashlib.sha256(manifest).hexdigest() != draft.manifest_sha256:
+            raise ChecksumMismatch(f"the manifest of draft {draft.id} is not the registered one")
+        with arriving_folder(folder) as arriving:
+            for name, entry in json.loads(manifest)["files"].items():
+                if name.startswith("draft/"):
+                    path = arriving / inside(name.removeprefix("draft/"))
+                    rt.store.get_file(f"{draft.uri}/{name}", path, entry["sha256"], check)
+    except NotFound as e:
+        raise NotFound(f"the files of draft {draft.id} are gone: {e}; name another one") from e
+    return folder
+
+
+def output_of(run: Path, stage: str) -> Path:
+    """Where a stage's outputs lie in a run directory."""
     folder = run / "stages" / stage
     return folder / (folder / "current").read_text().strip()
 

@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 from eagle3.config import RunConfig, TargetRef
-from jobs.drafts import get_draft
-from jobs.errors import ChecksumMismatch, Invalid, InvalidSpec, NotFound, StoreRefused
+from jobs.errors import Invalid, InvalidSpec, NotFound, StoreRefused
 from jobs.files import Check, arriving_folder
 from jobs.leases import Lease
 from jobs.lineage import parent_of
@@ -20,14 +19,10 @@ from jobs.registry import Registry
 from jobs.settings import Settings
 from jobs.spec import JobSpec, check_allowed, prompt_sources, s3_allowed
 from jobs.store_s3 import S3Store, s3_client
+from workers.bundle import bring_draft
+from workers.candidates import with_candidates
 from workers.runtime import Runtime
-from workers.uploads import (
-    MANIFEST,
-    download_checkpoint,
-    download_logs,
-    download_outputs,
-    inside,
-)
+from workers.uploads import download_checkpoint, download_logs, download_outputs
 
 MODEL_FILES = (".safetensors", ".json", ".model", ".txt", ".jinja")
 """What is fetched of a target: weights without pickles, configs, tokenizer and template."""
@@ -55,7 +50,9 @@ def prepare_run(rt: Runtime, lease: Lease, earlier: list[Stage], check: Check) -
         raise Invalid(str(e)) from e
     config = lease.spec.run_config(rt.settings).model_copy(update={"brought": brought})
     if parent := parent_of(lease.spec):
-        config = _going_on_from(_draft(rt, parent, run / "inputs" / parent, check), config)
+        config = _going_on_from(bring_draft(rt, parent, run / "inputs" / parent, check), config)
+    if lease.stage == "probe":
+        config = with_candidates(rt, lease, earlier, config, run / "inputs", check)
     _write_config(run, config)
     for stage in earlier:
         if stage.uri is not None:
@@ -98,23 +95,6 @@ def _target(ref: TargetRef, folder: Path, settings: Settings, check: Check) -> P
                 _fetch_prefix(ref.location, arriving, settings, check)
             else:
                 _fetch_registered(ref, arriving, settings, check)
-    return folder
-
-
-def _draft(rt: Runtime, draft_id: str, folder: Path, check: Check) -> Path:
-    """A registered draft's files, each as its bundle's manifest says, and that as registered."""
-    if folder.is_dir():
-        return folder
-    with rt.db.read() as session:
-        draft = get_draft(session, draft_id)
-    manifest = rt.store.get_bytes(f"{draft.uri}/{MANIFEST}")
-    if hashlib.sha256(manifest).hexdigest() != draft.manifest_sha256:
-        raise ChecksumMismatch(f"the manifest of draft {draft.id} is not the registered one")
-    with arriving_folder(folder) as arriving:
-        for name, entry in json.loads(manifest)["files"].items():
-            if name.startswith("draft/"):
-                path = arriving / inside(name.removeprefix("draft/"))
-                rt.store.get_file(f"{draft.uri}/{name}", path, entry["sha256"], check)
     return folder
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from jobs import leases
 from jobs.errors import LeaseLost
 from jobs.leases import Lease
+from jobs.states import JobStatus
 from workers.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -21,14 +22,16 @@ log = logging.getLogger(__name__)
 class Keeper:
     """While entered, the lease is renewed every `heartbeat_seconds`.
 
-    `cancel` is set when the job has been asked to stop. `lost` is set when the stage is another's,
-    or when the database has not answered for as long as the lease lasts: by then it may be.
+    `cancel` and `pause` are set when the job has been asked to stop. `lost` is set when the stage
+    is another's, or when the database has not answered for as long as the lease lasts: by then it
+    may be.
     """
 
     def __init__(self, rt: Runtime, lease: Lease) -> None:
         self.rt = rt
         self.lease = lease
         self.cancel = threading.Event()
+        self.pause = threading.Event()
         self.lost = threading.Event()
         self._left = threading.Event()
         self._renewed = rt.clock()
@@ -57,7 +60,7 @@ class Keeper:
         rt, now = self.rt, self.rt.clock()
         try:
             with rt.db.write() as session:
-                asked = leases.heartbeat(session, self.lease, settings=rt.settings, now=now)
+                status = leases.heartbeat(session, self.lease, settings=rt.settings, now=now)
         except LeaseLost:
             self.lost.set()
         except SQLAlchemyError as e:
@@ -66,8 +69,10 @@ class Keeper:
                 self.lost.set()
         else:
             self._renewed = now
-            if asked:
+            if status == JobStatus.CANCELLING:
                 self.cancel.set()
+            elif status == JobStatus.PAUSING:
+                self.pause.set()
 
     def context(self) -> dict[str, object]:
         """Fields for a log line about this stage."""

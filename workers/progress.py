@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from jobs import leases
 from jobs.errors import LeaseLost
 from jobs.leases import Event, Lease
+from jobs.logs import redact
 from workers.keeper import Keeper
 from workers.runtime import Runtime
 
@@ -21,20 +22,23 @@ log = logging.getLogger(__name__)
 FLUSH_S = 1.0
 KEEP_LOGS = 200
 """Log lines kept while the database is away; the run's own log file has them all."""
-PROGRESS = ("done", "total", "unit", "rate", "eta_s", "message")
+PROGRESS = ("done", "total", "unit", "rate", "eta_s")
 
 
 class Reporter:
     """Collects what a child says and writes it in batches, guarded by the lease.
 
     Metrics become one `metrics` event a batch, `{step, metrics, points: [{t, step, metrics}]}` with
-    the latest values on top, and are mirrored from there to MLflow.
+    the latest values on top, and are mirrored from there to MLflow. So are `samples` of the
+    machine, beside which stands how fast the stage is: their step is the stage's second.
     """
 
     def __init__(self, rt: Runtime, lease: Lease, keeper: Keeper) -> None:
         self.rt, self.lease, self.keeper = rt, lease, keeper
         self.checkpoints: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Checkpoints that are ready to be recorded, from whichever thread made them so."""
+        self.samples: queue.SimpleQueue[dict[str, float]] = queue.SimpleQueue()
+        """Figures of the machine, from the monitor's thread."""
         self.recorded: Callable[[dict[str, Any]], None] = lambda _: None
         """Told of each checkpoint that the database has come to name."""
         self._progress: dict[str, Any] = {}
@@ -49,6 +53,7 @@ class Reporter:
         match line["kind"]:
             case "progress":
                 self._progress.update({k: line.get(k) for k in PROGRESS})
+                self._progress["message"] = redact(line.get("message") or "")
             case "metric":
                 values = {k: v for k, v in line["metrics"].items() if v is not None}  # NaN is none
                 self._points.append({"t": line.get("t"), "step": line["step"], "metrics": values})
@@ -70,6 +75,9 @@ class Reporter:
         """Write what has gathered. It is kept for the next time when the database is away."""
         while not self.checkpoints.empty():
             self._checkpoint, self._dirty = self.checkpoints.get(), True
+        while not self.samples.empty():
+            self._points.append(self._sampled(self.samples.get()))
+            self._dirty = True
         if not self._dirty:
             return
         self._flushed = time.monotonic()
@@ -98,13 +106,19 @@ class Reporter:
         events = list(self._logs)
         if self._points:
             last = self._points[-1]
-            data = {
-                "step": last["step"],
-                "metrics": self._progress["metrics"],
-                "points": self._points,
-            }
-            events.append(Event("metrics", f"step {last['step']}", data=data))
+            step = self._progress.get("step", last["step"])
+            latest = self._progress.get("metrics", last["metrics"])
+            data = {"step": step, "metrics": latest, "points": self._points}
+            events.append(Event("metrics", f"step {step}", data=data))
         if self._checkpoint is not None:
             text = f"checkpoint at step {self._checkpoint['step']}"
             events.append(Event("checkpoint", text, data=self._checkpoint))
         return events
+
+    def _sampled(self, figures: dict[str, float]) -> dict[str, Any]:
+        now, rate = self.rt.clock(), self._progress.get("rate")
+        if rate is not None:
+            name = f"{self.lease.stage}/{self._progress['unit']}s_per_s"
+            figures = {**figures, name: float(rate)}
+        seconds = int((now - self.lease.since).total_seconds())
+        return {"t": now.isoformat(), "step": seconds, "metrics": figures}

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from eagle3.config import TargetRef
-from eagle3.plan import serving
-from jobs.drafts import add_draft
-from jobs.endings import Failure, finish
+from jobs.drafts import add_draft, attach
+from jobs.endings import Failure
 from jobs.errors import FailureReason
-from jobs.ids import new_id
 from jobs.leases import Lease
-from jobs.models import Draft, Job, Stage
-from workers.bundle import Bundle, collect, job_facts, store_bundle
+from jobs.models import Stage
+from workers.attach import decided, floor_of, promotes, register_reused
+from workers.bundle import collect, job_facts, output_of, store_bundle
 from workers.execute import StageFailed, execute
 from workers.gates import is_lossless, judge_gates
 from workers.keeper import Keeper
+from workers.registration import finish_registered, new_draft
 from workers.runtime import Runtime
+from workers.serving import readme, serving_facts
+from workers.uploads import MANIFEST
 
 
 def register(
@@ -37,15 +37,14 @@ def register(
         StageFailed: the report failed, or (`quality_gate`) the draft changes tokens and the job
             requires that it does not. The report is kept then, and no draft is registered.
     """
-    started = rt.clock()
+    started, decision = rt.clock(), decided(rt, lease)
+    if decision is not None and decision.mode == "reuse":
+        return register_reused(rt, lease, keeper, run, earlier, decision)
     execute(rt, lease, keeper, run, "report")
     summaries = {s.name: s.summary or {} for s in earlier}
-    gates = judge_gates(lease.spec.gates, summaries)
-    resolved = str(summaries["resolve"]["resolved"])
-    target = TargetRef.parse(lease.spec.target)
-    bench = lease.spec.resolved_recipe().benchmark.chosen(summaries["benchmark"])
-    flags = serving(target, resolved, bench)
-    collect(run, run / "bundle", flags)
+    gates = judge_gates(lease.spec.gates, summaries, floor_of(lease, decision))
+    serving = serving_facts(lease.spec, lease.job_id, summaries)
+    collect(run, run / "bundle", serving, readme(lease.spec.registry_name(), serving, summaries))
     bundle = store_bundle(rt.store, run / "bundle", job_facts(lease, summaries), keeper.check)
     metrics = draft_metrics(summaries)
     result: dict[str, Any] = {
@@ -62,21 +61,12 @@ def register(
 
     def write(session: Session) -> None:
         now = rt.clock()
-        owner = session.scalars(select(Job.owner).where(Job.id == lease.job_id)).one()
-        draft = _draft(lease, summaries, bundle, metrics, owner)
-        draft.id, draft.created_at = new_id("dft_", now), now
-        draft = add_draft(session, draft, champion=bool(gates["passed"]), now=now)
-        done = {**result, "draft_id": draft.id, "name": draft.name, "alias": draft.alias.value}
-        finish(
-            session,
-            lease,
-            now=now,
-            summary={"draft_id": draft.id, "alias": draft.alias.value, "gates": gates},
-            digest=bundle.manifest_sha256,
-            uri=bundle.prefix,
-            seconds=round((now - started).total_seconds(), 3),
-            result=done,
-        )
+        passed = bool(gates["passed"])
+        draft = new_draft(lease, bundle, metrics, now)
+        draft = add_draft(session, draft, champion=passed and promotes(lease), now=now)
+        if passed and decision is not None:
+            attach(session, draft, now=now)
+        finish_registered(session, lease, draft, bundle, result, started=started, now=now)
 
     return write
 
@@ -91,38 +81,14 @@ def draft_metrics(summaries: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "draft_tokens_per_s": bench.get("draft_tokens_per_s"),
         "acceptance_length": train.get("acceptance_length"),
         "lossless": is_lossless(summaries),
+        "parity": summaries.get("parity", {}).get("holds"),
+        "engines": summaries.get("parity", {}).get("engines"),
         "draft_vocab_size": summaries.get("export", {}).get("draft_vocab_size"),
         "parameters": summaries.get("export", {}).get("parameters"),
     }
 
 
-def _draft(
-    lease: Lease,
-    summaries: dict[str, dict[str, Any]],
-    bundle: Bundle,
-    metrics: dict[str, Any],
-    owner: str,
-) -> Draft:
-    facts = job_facts(lease, summaries)
-    return Draft(
-        job_id=lease.job_id,
-        owner=owner,
-        name=lease.spec.registry_name(),
-        target=lease.spec.target,
-        target_resolved=facts["target_resolved"],
-        weights_sha256=facts["weights_sha256"],
-        tokenizer_sha256=facts["tokenizer_sha256"],
-        template_sha256=facts["template_sha256"],
-        capture_layers=list(facts["capture_layers"]),
-        metrics=metrics,
-        uri=bundle.prefix,
-        manifest_sha256=bundle.manifest_sha256,
-    )
-
-
 def _system(run: Path) -> dict[str, Any]:
     """Hardware and library versions of the training, from its manifest."""
-    folder = run / "stages" / "train"
-    manifest = folder / (folder / "current").read_text().strip() / "manifest.json"
-    found = json.loads(manifest.read_text())
+    found = json.loads((output_of(run, "train") / MANIFEST).read_text())
     return {"hardware": found.get("hardware", {}), "versions": found.get("versions", {})}

@@ -15,31 +15,35 @@ from typing import Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from jobs.db import Database
-from jobs.ids import utcnow
+from jobs.leases import NOTHING
 from jobs.models import Worker
+from jobs.needs import Gpus
 from jobs.settings import Settings
 from jobs.store import ObjectStore, open_store
+from workers.machine import gpus_here
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """The worker's settings, its clients, its name, its stop flag and its clock."""
+    """The worker's settings, its clients, its name, its stop flag, its clock and its GPUs."""
 
     settings: Settings
     db: Database
     store: ObjectStore
     owner: str
     stop: threading.Event
-    clock: Callable[[], datetime] = utcnow
+    clock: Callable[[], datetime]
+    has: Gpus = NOTHING
 
     @classmethod
     def start(cls, settings: Settings, stop: threading.Event) -> Self:
         """A runtime under a name that no other process has or had."""
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         settings.runs_dir.mkdir(parents=True, exist_ok=True)
-        return cls(settings, Database(settings.database_url), open_store(settings), owner, stop)
+        db, store = Database(settings.database_url), open_store(settings)
+        return cls(settings, db, store, owner, stop, db.now, gpus_here(settings))
 
 
 def show_presence(rt: Runtime) -> None:
@@ -48,7 +52,8 @@ def show_presence(rt: Runtime) -> None:
     while True:
         try:
             with rt.db.write() as session:
-                session.merge(Worker(id=rt.owner, started_at=started, seen_at=rt.clock()))
+                row = Worker(id=rt.owner, started_at=started, seen_at=rt.clock(), has=str(rt.has))
+                session.merge(row)
         except SQLAlchemyError as e:
             log.warning("cannot write this worker's sign of life: %s", type(e).__name__)
         if rt.stop.wait(rt.settings.heartbeat_seconds):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import DataError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 from sqlalchemy.orm import Session
 
-from jobs import endings, leases
+from jobs import endings, leases, tracing
 from jobs.endings import Failure
 from jobs.errors import (
     FailureReason,
@@ -22,22 +29,31 @@ from jobs.errors import (
     Unavailable,
     UpdraftError,
 )
+from jobs.files import disk_is_full
 from jobs.leases import Lease
 from jobs.models import Stage
+from jobs.outputs import Found
 from jobs.states import StageStatus
+from workers.attach import end_probe
 from workers.execute import StageFailed, StageRestarts, StageStopped, execute
 from workers.inputs import needs_resolve, prepare_run
 from workers.keeper import Keeper
 from workers.register import register
 from workers.runtime import Runtime
-from workers.uploads import upload_logs, upload_outputs
+from workers.uploads import reuse_outputs, upload_logs, upload_outputs
 
 log = logging.getLogger(__name__)
 
 Write = Callable[[Session], object]
 
+AWAY = (OperationalError, InterfaceError)
+"""What a database raises that is stopped, starting, or cut off."""
+
 NEVER = (DataError, ProgrammingError)
 """What the database says to a write that no later try can bring about."""
+
+MEASURED = ("probe", "parity", "benchmark", "prove")
+"""Stages that say something of the machine they run on: never taken from another job."""
 
 SAME_TARGET = ("weights_sha256", "tokenizer_sha256", "template_sha256")
 
@@ -47,7 +63,9 @@ def drain(rt: Runtime) -> int:
     count = 0
     while not rt.stop.is_set():
         with rt.db.write() as session:
-            lease = leases.claim(session, rt.owner, settings=rt.settings, now=rt.clock())
+            lease = leases.claim(
+                session, rt.owner, settings=rt.settings, now=rt.clock(), has=rt.has
+            )
         if lease is None:
             break
         run_lease(rt, lease)
@@ -57,8 +75,8 @@ def drain(rt: Runtime) -> int:
 
 def run_lease(rt: Runtime, lease: Lease) -> None:
     """Run a leased stage to whatever end it comes to, and write that down."""
-    with Keeper(rt, lease) as keeper:
-        log.info("started", extra=keeper.context())
+    with Keeper(rt, lease) as keeper, _span(rt, lease):
+        log.info("started", extra={**keeper.context(), **tracing.here()})
         try:
             write = _outcome(rt, lease, keeper)
             _settle(rt, keeper, write)
@@ -68,6 +86,17 @@ def run_lease(rt: Runtime, lease: Lease) -> None:
         log.info("ended", extra=keeper.context())
 
 
+def _span(rt: Runtime, lease: Lease) -> AbstractContextManager[tracing.Note]:
+    parent = None
+    try:
+        with rt.db.read() as session:
+            parent = tracing.of_job(session, lease.job_id)
+    except SQLAlchemyError as e:
+        log.warning("the stage's trace is its own: %s", type(e).__name__)
+    name, attempt = f"stage {lease.stage}", lease.attempt
+    return tracing.span(name, parent, job_id=lease.job_id, attempt=attempt, worker=lease.owner)
+
+
 def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
     """Do the stage's work. Returns the one write that says how it ended."""
     try:
@@ -75,7 +104,7 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
     except StageStopped as e:
         if e.cancelled:
             return lambda s: endings.cancelled(s, lease, now=rt.clock())
-        text = f"{lease.stage} was stopped with its worker and waits for another"
+        text = f"{lease.stage} was stopped with its work saved"
         return lambda s: endings.release(s, lease, now=rt.clock(), message=text)
     except StageRestarts as e:
         asked = e.failure
@@ -87,9 +116,10 @@ def _outcome(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         )
     except LeaseLost:
         raise
-    except Unavailable as e:
+    except (Unavailable, *AWAY) as e:
         wait = rt.settings.retry_base_seconds * 3
-        text = f"{lease.stage} waits {wait:.0f} s: {e}"
+        why = e if isinstance(e, Unavailable) else "the database did not answer"
+        text = f"{lease.stage} waits {wait:.0f} s: {why}"
         return lambda s: endings.release(s, lease, now=rt.clock(), message=text, wait=wait)
     except StoreRefused as e:  # keys change, so it is tried again, but not without end
         hint = "see that the store is usable (updraft doctor) and submit the job again"
@@ -111,13 +141,15 @@ def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         if needs_resolve(run, lease.stage):
             moved = execute(rt, lease, keeper, run, "resolve")
             _same_target(moved.get("summary", {}), earlier)
-        result = execute(rt, lease, keeper, run, lease.stage)
+        result, reused = _execute(rt, lease, keeper, run)
     finally:
-        _keep_logs(rt, lease, run)
+        _keep_logs(rt, keeper, run)
     if not result:
         text = f"{lease.stage} ended well without a result line"
         raise StageFailed(Failure(FailureReason.INTERNAL, text, "see the stage's log"))
-    uri = upload_outputs(rt.store, run, lease.stage, result["digest"], keeper.check)
+    uri = upload_outputs(rt, lease, run, result["digest"], lambda: _wanted(keeper))
+    if lease.stage == "probe":
+        return lambda s: end_probe(rt, s, lease, result, uri)
     return lambda s: endings.finish(
         s,
         lease,
@@ -126,13 +158,40 @@ def _work(rt: Runtime, lease: Lease, keeper: Keeper) -> Write:
         digest=result["digest"],
         uri=uri,
         seconds=result["seconds"],
+        reused=reused,
     )
+
+
+def _execute(
+    rt: Runtime, lease: Lease, keeper: Keeper, run: Path
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Run the stage. Returns its result and, where its outputs were there, whence they came."""
+    found: list[Found] = []
+
+    def find(digest: str) -> None:
+        if lease.stage in MEASURED:
+            return
+        if other := reuse_outputs(rt, lease, run, digest, lambda: _check(rt, keeper)):
+            found.append(other)
+
+    result = execute(rt, lease, keeper, run, lease.stage, find)
+    if not result.get("cached"):
+        return result, None
+    return result, {"job_id": found[0].job_id if found else None}
+
+
+def _wanted(keeper: Keeper) -> None:
+    """Raise when the job is cancelled. A worker that stops, or a pause, waits for an upload: what
+    it stores is all the stage's work."""
+    keeper.check()
+    if keeper.cancel.is_set():
+        raise StageStopped(cancelled=True)
 
 
 def _check(rt: Runtime, keeper: Keeper) -> None:
     """Raise when what is being prepared is not wanted any more."""
     keeper.check()
-    if keeper.cancel.is_set() or rt.stop.is_set():
+    if keeper.cancel.is_set() or keeper.pause.is_set() or rt.stop.is_set():
         raise StageStopped(cancelled=keeper.cancel.is_set())
 
 
@@ -176,11 +235,15 @@ def _same_target(found: dict[str, object], earlier: list[Stage]) -> None:
             raise StageFailed(Failure(FailureReason.BAD_INPUT, text, hint))
 
 
-def _keep_logs(rt: Runtime, lease: Lease, run: Path) -> None:
+def _keep_logs(rt: Runtime, keeper: Keeper, run: Path) -> None:
+    """Store what the stage printed, unless it is another's: their key has no token in it."""
+    keeper.beat()  # who was frozen has not noticed yet
+    if keeper.lost.is_set():
+        return
     try:
-        upload_logs(rt.store, run, lease.job_id, lease.stage)
-    except UpdraftError as e:
-        log.warning("logs not stored: %s", e, extra={"job_id": lease.job_id, "stage": lease.stage})
+        upload_logs(rt.store, run, keeper.lease.job_id, keeper.lease.stage)
+    except (UpdraftError, OSError) as e:  # how the stage ended counts
+        log.warning("logs not stored: %s", e, extra=keeper.context())
 
 
 def _failing(rt: Runtime, lease: Lease, failure: Failure) -> Write:
@@ -188,7 +251,7 @@ def _failing(rt: Runtime, lease: Lease, failure: Failure) -> Write:
 
 
 def _unexpected(error: Exception) -> Failure:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if disk_is_full(error):
         text = "the disk is full"
         return Failure(FailureReason.DISK_FULL, text, "free space and submit the job again")
     text = f"{type(error).__name__}: {error}"

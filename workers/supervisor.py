@@ -1,8 +1,8 @@
 """Runs one child process in its own process group, watches it, and makes sure that it ends.
 
-The child is told to stop (TERM, a grace, then KILL to the group) when the job is cancelled, the
-worker goes, it makes no progress, or it runs too long. It is killed at once when the lease is lost:
-whatever it would still do is another's to do.
+The child is told to stop (TERM, a grace, then KILL to the group) when the job is cancelled or
+paused, the worker goes, it makes no progress, or it runs too long. It is killed at once when the
+lease is lost: whatever it would still do is another's to do.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Cause(StrEnum):
     """Why the supervisor ended a child."""
 
     CANCEL = "cancel"
+    PAUSE = "pause"
     STOP = "stop"
     NO_PROGRESS = "no_progress"
     RUNTIME = "runtime"
@@ -75,7 +76,10 @@ def run_child(
     on_line: Callable[[dict[str, Any]], None],
     on_tick: Callable[[], None],
 ) -> ChildEnd:
-    """Run a command to its end. `on_line` gets each JSON line, `on_tick` is called all the time."""
+    """Run a command to its end. `on_line` gets each JSON line, `on_tick` is called all the time.
+
+    After a `question` line the child waits; it goes on when `on_line` has returned.
+    """
     kills = oom_kills()
     stderr.parent.mkdir(parents=True, exist_ok=True)
     with stderr.open("ab") as errors:
@@ -83,30 +87,53 @@ def run_child(
             command,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             errors="replace",
             start_new_session=True,
         )
-        assert child.stdout is not None  # noqa: S101 - piped above
+        assert child.stdout is not None and child.stdin is not None  # noqa: S101, PT018 - piped
         end = ChildEnd(code=0)
         lines: queue.Queue[str | None] = queue.Queue()
         reader = threading.Thread(target=_read, args=(child.stdout, lines), daemon=True)
         reader.start()
         try:
-            _watch(child, lines, end, limits, keeper, stop, on_line, on_tick)
+            _watch(child, lines, end, limits, keeper, stop, _answering(child, on_line), on_tick)
         finally:
             kill_group(child.pid)  # what the child left behind, or the child itself on an error
             child.wait()
             reader.join(timeout=5)
             child.stdout.close()
+            _close(child.stdin)
     _take_lines(lines, end, on_line)
     on_tick()
     end.code = child.returncode
     end.memory_killed = oom_kills() > kills
     return end
+
+
+def _answering(
+    child: subprocess.Popen[str], on_line: Callable[[dict[str, Any]], None]
+) -> Callable[[dict[str, Any]], None]:
+    def handle(line: dict[str, Any]) -> None:
+        on_line(line)
+        if line["kind"] == "question" and child.stdin is not None:
+            try:
+                child.stdin.write("\n")
+                child.stdin.flush()
+            except BrokenPipeError:
+                log.info("the child ended before it was answered")
+
+    return handle
+
+
+def _close(stream: IO[str]) -> None:
+    try:
+        stream.close()
+    except BrokenPipeError:  # the rest of an answer, which nobody reads any more
+        return
 
 
 def oom_kills() -> int:
@@ -172,6 +199,8 @@ def _cause(
 ) -> Cause | None:
     if keeper.cancel.is_set():
         return Cause.CANCEL
+    if keeper.pause.is_set():
+        return Cause.PAUSE
     if stop.is_set():
         return Cause.STOP
     if running > limits.runtime:

@@ -8,8 +8,10 @@ from typing import Any
 
 from celery.signals import worker_ready, worker_shutting_down
 
+from jobs import tracing
 from jobs.settings import Settings
 from workers.app import RUN_STAGE, app
+from workers.cleaning import clean_now_and_then
 from workers.runtime import Runtime, show_presence
 from workers.stage import drain
 
@@ -29,7 +31,9 @@ def run_stage(job_id: str, stage: str) -> None:
 
 
 def _ready(**_: Any) -> None:
-    threading.Thread(target=show_presence, args=(runtime(),), name="presence", daemon=True).start()
+    tracing.configure("updraft-worker")
+    for name, loop in (("presence", show_presence), ("cleaning", clean_now_and_then)):
+        threading.Thread(target=loop, args=(runtime(),), name=name, daemon=True).start()
 
 
 def _stop(**_: Any) -> None:

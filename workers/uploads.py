@@ -12,43 +12,85 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.errors import ChecksumMismatch, Invalid, NotFound, UpdraftError
+from jobs import outputs
+from jobs.errors import ChecksumMismatch, Invalid, NotFound, Unavailable, UpdraftError
 from jobs.files import Check, arriving, arriving_folder, canonical_json
 from jobs.leases import Lease
+from jobs.logs import redact_file
+from jobs.outputs import Found
 from jobs.store import ObjectStore
+from workers.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 
 
-def upload_outputs(store: ObjectStore, run: Path, stage: str, digest: str, check: Check) -> str:
+def upload_outputs(rt: Runtime, lease: Lease, run: Path, digest: str, check: Check) -> str:
     """Store a stage's outputs. Returns their prefix, which may have been filled before.
 
     Args:
-        check: called before each file; raises when the lease is gone.
+        check: asked all the while; raises when they are not wanted any more.
 
     Raises:
         ChecksumMismatch: a file is not what the manifest says.
+        Unavailable: an earlier copy is being removed just now.
     """
+    store, stage = rt.store, lease.stage
     folder = run / "stages" / stage / digest
     manifest = json.loads((folder / MANIFEST).read_text())
     prefix = f"stages/{stage}/{digest}/{manifest['outputs_digest'][:16]}"
-    if store.exists(f"{prefix}/{MANIFEST}"):
-        return prefix
-    for name, entry in manifest["outputs"].items():
+    if not _held(rt, lease, prefix, digest, manifest):
+        raise Unavailable(f"an unused copy of {prefix} is being removed")
+    if not store.exists(f"{prefix}/{MANIFEST}"):
+        for name, entry in manifest["outputs"].items():
+            check()
+            stored = store.put_file(f"{prefix}/{name}", folder / name, check)
+            if stored != entry["sha256"]:
+                raise ChecksumMismatch(f"{folder / name} changed after {stage} wrote its manifest")
         check()
-        stored = store.put_file(f"{prefix}/{name}", folder / name)
-        if stored != entry["sha256"]:
-            raise ChecksumMismatch(f"{folder / name} changed after {stage} wrote its manifest")
-    check()
-    store.put_bytes(f"{prefix}/{MANIFEST}", canonical_json(manifest), if_none_match=True)
+        store.put_bytes(f"{prefix}/{MANIFEST}", canonical_json(manifest), if_none_match=True)
+    with rt.db.write() as session:
+        outputs.completed(session, prefix, rt.clock())
     return prefix
+
+
+def reuse_outputs(rt: Runtime, lease: Lease, run: Path, digest: str, check: Check) -> Found | None:
+    """Bring the outputs that another job has stored for a digest onto the run. None when there are
+    none, or when they are not as they were stored: the stage is then done again."""
+    with rt.db.write() as session:
+        found = outputs.find(session, lease.stage, digest, owner=lease.account, now=rt.clock())
+    if found is None:
+        return None
+    try:
+        download_outputs(rt.store, run, lease.stage, found.prefix, check, files=True)
+    except (NotFound, ChecksumMismatch) as e:
+        log.warning("outputs of another job are of no use: %s", e)
+        rt.store.delete(f"{found.prefix}/{MANIFEST}")  # so that they are stored anew
+        with rt.db.write() as session:
+            outputs.broken(session, found.prefix)
+        return None
+    return found
+
+
+def _held(rt: Runtime, lease: Lease, prefix: str, digest: str, manifest: dict[str, Any]) -> bool:
+    size = sum(entry["bytes"] for entry in manifest["outputs"].values())
+    with rt.db.write() as session:
+        return outputs.hold(
+            session,
+            prefix,
+            stage=lease.stage,
+            digest=digest,
+            owner=lease.account,
+            size=size,
+            now=rt.clock(),
+        )
 
 
 def download_outputs(
@@ -119,10 +161,10 @@ class CheckpointUploader:
         self._thread = threading.Thread(target=self._loop, name="checkpoints", daemon=True)
         self._thread.start()
 
-    def announce(self, line: dict[str, Any]) -> None:
-        """Take in a `checkpoint` line of the child."""
+    def announce(self, checkpoint: dict[str, Any]) -> None:
+        """Take in what the child has said of one: `{step, path, bytes}`."""
         with self._changed:
-            self._waiting = {"step": line["step"], "path": line["path"]}
+            self._waiting = checkpoint
             self._changed.notify()
 
     def recorded(self, checkpoint: dict[str, Any]) -> None:
@@ -176,11 +218,14 @@ class CheckpointUploader:
 
 
 def upload_logs(store: ObjectStore, run: Path, job_id: str, stage: str) -> None:
-    """Store what a stage printed, tracebacks too, under `jobs/<job>/logs/`."""
+    """Store what a stage printed, tracebacks too, without secrets, under `jobs/<job>/logs/`."""
     for name in (f"{stage}.jsonl", f"{stage}.stderr.log"):
         path = run / "logs" / name
         if path.is_file() and path.stat().st_size:
-            store.put_file(f"jobs/{job_id}/logs/{name}", path)
+            with tempfile.TemporaryDirectory(dir=run) as folder:
+                clean = Path(folder) / name
+                redact_file(path, clean)
+                store.put_file(f"jobs/{job_id}/logs/{name}", clean)
 
 
 def download_logs(store: ObjectStore, run: Path, job_id: str, stage: str) -> None:

@@ -35,7 +35,7 @@ class Exit(IntEnum):
 class Fail(Exception):
     """Ends a command: what went wrong, what to do, and the exit code."""
 
-    def __init__(self, message: str, hint: str = "", code: Exit = Exit.UNEXPECTED) -> None:
+    def __init__(self, message: str, hint: str = "", code: IntEnum = Exit.UNEXPECTED) -> None:
         super().__init__(message)
         self.hint = hint
         self.code = code

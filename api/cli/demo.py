@@ -132,8 +132,7 @@ def _report(client: Client, job: JobView, home: Path, as_json: bool) -> None:
 
 
 def _serve_command(client: Client, job: JobView) -> str:
-    """vLLM's command line, to be run in the pulled draft's directory."""
-    command: str = json.loads(client.artifact(job.id, "serving.json"))["vllm"]["command"]
+    command: str = json.loads(client.artifact(job.id, "serving.json"))["serve"]
     return command
 
 

@@ -24,7 +24,6 @@ from api.embedded import running_instance
 from api.programs import mlflow_installed, port_is_free
 from jobs.db import Database
 from jobs.errors import UpdraftError
-from jobs.ids import utcnow
 from jobs.models import Worker
 from jobs.settings import Settings
 from jobs.store import open_store
@@ -165,8 +164,8 @@ def _ask_database(settings: Settings) -> None:
 
 
 def _workers(settings: Settings) -> Check:
-    since = utcnow() - timedelta(seconds=3 * settings.heartbeat_seconds)
     db = Database(settings.database_url)
+    since = db.now() - timedelta(seconds=3 * settings.heartbeat_seconds)
     try:
         with db.read() as session:
             count = session.scalar(

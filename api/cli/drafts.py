@@ -12,7 +12,7 @@ from api.cli.view import drafts_table
 from api.client import Client
 from api.schemas import DraftView
 
-ALIASES = ("champion", "candidate")
+ALIASES = ("champion", "previous", "candidate")
 
 
 def list_drafts(
@@ -48,10 +48,10 @@ def pull(
 ) -> None:
     """Download a draft; every file is checked against its recorded hash."""
     with connection(ctx).client() as client:
-        found = _find(client, draft)
+        found = find_draft(client, draft)
         files = client.draft_files(found.id)
         for file in files:
-            client.download(found.id, file, _inside(directory, file.path))
+            client.download(found.id, file, inside(directory, file.path))
             say(f"{file.path}  {file.size:,} bytes  sha256 {file.sha256[:12]} ok")
     if as_json:
         done = [file.model_dump(mode="json") for file in files]
@@ -60,7 +60,28 @@ def pull(
         out.print(str(directory), markup=False)
 
 
-def _find(client: Client, text: str) -> DraftView:
+DraftName = Annotated[
+    str, typer.Argument(metavar="DRAFT", help="A draft's id, its job's id, or a model name.")
+]
+
+
+def promote(ctx: typer.Context, draft: DraftName, as_json: JsonFlag = False) -> None:
+    """Make a draft champion, unless somebody else promotes one in the meantime."""
+    with connection(ctx).client() as client:
+        found, etag = client.draft_with_etag(draft)
+        found = client.promote(found.id, if_match=etag)
+    print_json(found) if as_json else say(f"{found.id} is {found.alias} of {found.name}")
+
+
+def rollback(ctx: typer.Context, draft: DraftName, as_json: JsonFlag = False) -> None:
+    """Make the previous champion champion again."""
+    with connection(ctx).client() as client:
+        found = client.roll_back(draft)
+    print_json(found) if as_json else say(f"{found.id} is {found.alias} of {found.name}")
+
+
+def find_draft(client: Client, text: str) -> DraftView:
+    """By its id, its job's id, or the name of a target or model; the champion of several."""
     if text.startswith(("dft_", "job_")):
         named, _, alias = text.partition("@")
         draft = client.draft(named)
@@ -69,7 +90,7 @@ def _find(client: Client, text: str) -> DraftView:
         return draft
     # A target may hold an @ of its own (org/name@revision): only a known alias is one.
     head, _, tail = text.rpartition("@")
-    which, aliases = (head, [tail]) if tail in ALIASES else (text, list(ALIASES))
+    which, aliases = (head, [tail]) if tail in ALIASES else (text, ["champion", "candidate"])
     for alias in aliases:
         found = client.drafts(base_model=which, alias=alias, limit=1).data
         found = found or client.drafts(name=which, alias=alias, limit=1).data
@@ -82,7 +103,8 @@ def _find(client: Client, text: str) -> DraftView:
     )
 
 
-def _inside(directory: Path, name: str) -> Path:
+def inside(directory: Path, name: str) -> Path:
+    """Where a draft's file goes; a name that leads out of the directory is refused."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise Fail(f"the service named a file outside the draft: {name!r}; nothing was written")

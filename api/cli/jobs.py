@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -162,12 +163,30 @@ def logs(
 
 def cancel(ctx: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
     """Ask a job to stop; a stage in progress gets time to end properly."""
+    _steer(ctx, Client.cancel, job_id, as_json)
+
+
+def retry(ctx: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Run a failed or cancelled job again, from its last good stage."""
+    _steer(ctx, Client.retry, job_id, as_json)
+
+
+def pause(ctx: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Keep a job from going on; a stage in progress saves its work first."""
+    _steer(ctx, Client.pause, job_id, as_json)
+
+
+def resume(ctx: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
+    """Let a paused job go on from where it was."""
+    _steer(ctx, Client.resume, job_id, as_json)
+
+
+def _steer(
+    ctx: typer.Context, action: Callable[[Client, str], JobView], job_id: str, as_json: bool
+) -> None:
     with connection(ctx).client() as client:
-        job = client.cancel(job_id)
-    if as_json:
-        print_json(job)
-    else:
-        say(f"{job.id} {job.status}")
+        job = action(client, job_id)
+    print_json(job) if as_json else say(f"{job.id} {job.status}")
 
 
 def job_spec(
@@ -180,7 +199,7 @@ def job_spec(
     """A job spec as its file and the options that win over it say."""
     if file is None and target is None:
         raise Fail("nothing to submit", "give -f job.yaml or --target MODEL", Exit.BAD_INPUT)
-    spec = _job_file(file) if file else {}
+    spec = job_file(file, expected="the key `target`") if file else {}
     if target:
         spec["target"] = target
     if recipe:
@@ -194,7 +213,8 @@ def job_spec(
     return spec
 
 
-def _job_file(path: Path) -> dict[str, Any]:
+def job_file(path: Path, *, expected: str) -> dict[str, Any]:
+    """What a YAML file of a job says, its paths as the worker sees them."""
     try:
         spec = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -203,7 +223,7 @@ def _job_file(path: Path) -> dict[str, Any]:
         raise Fail(f"{path} is not YAML: {error}", code=Exit.BAD_INPUT) from None
     if not isinstance(spec, dict):
         raise Fail(
-            f"{path}: expected a mapping with the key `target`",
+            f"{path}: expected a mapping with {expected}",
             "`updraft init` writes an example",
             Exit.BAD_INPUT,
         )

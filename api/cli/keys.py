@@ -39,7 +39,7 @@ def create(
 ) -> None:
     """Make a key. It is shown once and kept nowhere."""
     with _database() as (db, pepper):
-        now = utcnow()
+        now = db.now()
         expires = now + timedelta(days=days) if days else None
         with db.write() as session:
             row, token = create_key(
@@ -76,7 +76,7 @@ def revoke(
 ) -> None:
     """Make a key useless from now on."""
     with _database() as (db, _), db.write() as session:
-        row = revoke_key(session, key_id, now=utcnow())
+        row = revoke_key(session, key_id, now=db.now())
     if as_json:
         print_json(_plain(row))
     else:

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperGroup
 
-from api.cli import demo, doctor, drafts, jobs, keys, up, validate
+from api.cli import attach, demo, doctor, drafts, evaluate, gc, jobs, keys, serve, up, validate
 from api.cli.console import Connection, Exit, Fail, err
 from api.client import ApiError, ClientError, ServiceUnreachable
 from api.programs import StartError, local_url
@@ -93,6 +93,7 @@ SERVICE, JOBS, DRAFTS = "Service", "Jobs", "Drafts"
 app.command(rich_help_panel=SERVICE)(up.up)
 app.command(rich_help_panel=SERVICE)(demo.demo)
 app.command(rich_help_panel=SERVICE)(doctor.doctor)
+app.command(rich_help_panel=SERVICE)(gc.gc)
 app.add_typer(keys.app, name="keys", rich_help_panel=SERVICE)
 app.command(rich_help_panel=JOBS)(jobs.init)
 app.command(rich_help_panel=JOBS)(validate.validate)
@@ -101,8 +102,16 @@ app.command("jobs", rich_help_panel=JOBS)(jobs.list_jobs)
 app.command(rich_help_panel=JOBS)(jobs.show)
 app.command(rich_help_panel=JOBS)(jobs.logs)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(jobs.retry)
+app.command(rich_help_panel=JOBS)(jobs.pause)
+app.command(rich_help_panel=JOBS)(jobs.resume)
+app.command(rich_help_panel=DRAFTS)(attach.attach)
+app.command(rich_help_panel=DRAFTS)(evaluate.evaluate)
 app.command("drafts", rich_help_panel=DRAFTS)(drafts.list_drafts)
 app.command(rich_help_panel=DRAFTS)(drafts.pull)
+app.command(rich_help_panel=DRAFTS)(serve.serve)
+app.command(rich_help_panel=DRAFTS)(drafts.promote)
+app.command(rich_help_panel=DRAFTS)(drafts.rollback)
 
 
 def main() -> None:

@@ -106,6 +106,9 @@ def headline(stage: StageView) -> str:
             )
         case "export":
             return _join(_count(s, "parameters", "parameters"))
+        case "parity":
+            engines = s.get("engines", {}).items()
+            return _join(*(f"{name} {one['broken'] or 'agrees'}" for name, one in engines))
         case "benchmark":
             return _join(_speedup(s), _figure(s, "tau", "tau"))
         case "prove":

@@ -12,13 +12,15 @@ from starlette.concurrency import run_in_threadpool
 
 from api.auth import JobsRead
 from api.problems import responses
+from api.query import no_others
 from api.routes.jobs import JobId
 from api.schemas import EventPage, EventView
 from api.state import State, StateDep
-from api.views import event_view
 from jobs import service
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["events"])
+router = APIRouter(
+    prefix="/v1/jobs/{job_id}/events", tags=["events"], dependencies=[Depends(no_others)]
+)
 
 STREAM_POLL_S = 1.0
 """How often a stream looks for new events."""
@@ -54,7 +56,7 @@ def list_events(
 ) -> EventPage:
     with state.db.read() as session:
         found = service.list_events(session, job, after=after, limit=limit + 1)
-        data = [event_view(event) for event in found[:limit]]
+        data = [EventView.model_validate(event) for event in found[:limit]]
     return EventPage(data=data, has_more=len(found) > limit)
 
 
@@ -91,4 +93,4 @@ def _next_events(state: State, job_id: str, after: int) -> tuple[list[EventView]
         found = service.list_events(session, job_id, after=after, limit=BATCH)
         last = found[-1].seq if found else after
         ended = job.status.terminal and last >= job.event_seq
-        return [event_view(event) for event in found], ended
+        return [EventView.model_validate(event) for event in found], ended

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Response
 
-from api.auth import JobsRead, JobsWrite
+from api.auth import Caller, JobsRead, JobsWrite
+from api.conditional import UNCHANGED, IfMatch, IfNoneMatch, check_match, tagged
+from api.cursor import After, Cursors, Limit
 from api.estimate import earlier, estimate_job, hub_of
-from api.files import store_response
 from api.problems import responses
 from api.query import LabelsDep, PlanFor
-from api.schemas import JobPage, JobView, Validation
-from api.state import StateDep
-from api.views import job_view
+from api.schemas import JobPage, JobView, PriorityBody, Validation
+from api.state import State, StateDep
+from api.submissions import POLL_S, IdempotencyKey, answer, check_key
+from api.views import job_view, job_views
 from eagle3.plan import hardware
-from jobs import service
-from jobs.errors import NotFound
-from jobs.ids import utcnow
+from jobs import control, service
+from jobs.evaluations import with_drafts
+from jobs.events import lock_job
 from jobs.lineage import check_sizes, find_parent, parent_of, with_parent
+from jobs.models import Job
+from jobs.quotas import lock_owner
 from jobs.spec import JobSpec, check_allowed
 from jobs.states import JobStatus
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
-POLL_S = 2
-"""What an answer about an unfinished job suggests to wait before asking again."""
-
 JobId = Annotated[str, Path(max_length=40, examples=["job_01kb8m2v9x3tq7c5"])]
+CHANGES = responses(404, 409, 412)
 SpecBody = Annotated[
     JobSpec,
     Body(
@@ -50,16 +53,6 @@ SpecBody = Annotated[
         }
     ),
 ]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        description="A repeat with the same key and body answers with the same job and "
-        "`Idempotent-Replayed: true`; with another body, 422.",
-        examples=["attach-acme/model-4f2a91"],
-    ),
-]
 
 
 @router.post(
@@ -76,21 +69,19 @@ def submit_job(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> JobView:
+    check_key(caller, idempotency_key)
     with state.db.write() as session:
         submission = service.submit(
             session,
             spec,
             settings=state.settings,
-            now=utcnow(),
+            now=state.db.now(),
             owner=caller.owner,
             sees=caller.sees,
             idempotency_key=idempotency_key,
         )
-        job = job_view(service.get_job(session, submission.job.id))
-    response.headers["location"] = f"/v1/jobs/{job.id}"
-    response.headers["retry-after"] = str(POLL_S)
-    if submission.replayed:
-        response.headers["idempotent-replayed"] = "true"
+    job = job_view(submission.job)
+    answer(response, submission, f"/v1/jobs/{job.id}")
     return job
 
 
@@ -113,6 +104,8 @@ def validate_job(
     with state.db.read() as session:
         parent = find_parent(session, spec, caller.sees) if parent_of(spec) else None
         known = earlier(session, spec, caller.sees)
+        if spec.evaluate is not None:
+            spec = with_drafts(session, spec, caller.sees)
     devices = hardware(where.gpu or "cpu", where.gpus)
     price = settings.price_per_hour if where.price is None else where.price
     found = estimate_job(spec, known, hub_of(settings), devices, price)
@@ -120,7 +113,7 @@ def validate_job(
         spec = with_parent(spec, parent)
         with state.db.read() as session:
             found.unknown += check_sizes(session, parent, found.shape)
-    if where.gpu is None and settings.mode == "full":
+    if found.plan is not None and where.gpu is None and settings.mode == "full":
         found.unknown.append(
             f"the workers' hardware: hours are those of {devices}; name it with ?gpu= and ?gpus="
         )
@@ -129,7 +122,7 @@ def validate_job(
         unknown=found.unknown,
         target=str(spec.target_ref),
         recipe=spec.resolved_recipe().model_dump(mode="json"),
-        stages=list(service.ALL_STAGES),
+        stages=list(service.stages_of(spec)),
         model_name=spec.registry_name(),
     )
 
@@ -138,6 +131,7 @@ def validate_job(
     "/jobs",
     operation_id="listJobs",
     summary="List jobs, newest first",
+    description="Labels are filters, too: `label.NAME=value`, as often as there are labels.",
     responses=responses(),
 )
 def list_jobs(
@@ -145,12 +139,13 @@ def list_jobs(
     caller: JobsRead,
     labels: LabelsDep,
     status: Annotated[JobStatus | None, Query(description="Only jobs with this status.")] = None,
-    base_model: Annotated[str | None, Query(description="Only jobs for this target.")] = None,
-    after: Annotated[
-        str | None, Query(max_length=40, description="`next` of the page before.")
+    base_model: Annotated[
+        str | None, Query(max_length=1024, description="Only jobs for this target.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: After = None,
+    limit: Limit = 20,
 ) -> JobPage:
+    cursors = Cursors(state.secret, "jobs", caller.sees, status, base_model, labels)
     with state.db.read() as session:
         page = service.list_jobs(
             session,
@@ -158,11 +153,12 @@ def list_jobs(
             status=status,
             target=base_model,
             labels=labels,
-            after=after,
+            after=cursors.read(after),
             limit=limit,
         )
-        data = [job_view(job) for job in page.items]
-    return JobPage(data=data, has_more=page.next_after is not None, next=page.next_after)
+        data = job_views(session, page.items)
+    following = cursors.make(page.next_after)
+    return JobPage(data=data, has_more=following is not None, next=following)
 
 
 @router.get(
@@ -170,25 +166,15 @@ def list_jobs(
     operation_id="getJob",
     summary="A job with its stages and their progress",
     response_model=JobView,
-    responses={**responses(404), 304: {"description": "Unchanged since `If-None-Match`."}},
+    responses={**responses(404), **UNCHANGED},
 )
 def get_job(
-    job_id: JobId,
-    state: StateDep,
-    caller: JobsRead,
-    if_none_match: Annotated[str | None, Header(description="An ETag seen before.")] = None,
+    job_id: JobId, state: StateDep, caller: JobsRead, if_none_match: IfNoneMatch = None
 ) -> Response:
     with state.db.read() as session:
         job = job_view(service.get_job(session, job_id, owner=caller.sees))
-    body = job.model_dump_json().encode()
-    # Progress moves without a new version, so the tag is of the content.
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"etag": etag, "cache-control": "private, no-cache"}
-    if if_none_match and etag in (tag.strip() for tag in if_none_match.split(",")):
-        return Response(status_code=304, headers=headers)
-    if not JobStatus(job.status).terminal:
-        headers["retry-after"] = str(POLL_S)
-    return Response(body, media_type="application/json", headers=headers)
+    ended = JobStatus(job.status).terminal
+    return tagged(job, if_none_match, **({} if ended else {"retry-after": str(POLL_S)}))
 
 
 @router.post(
@@ -197,37 +183,87 @@ def get_job(
     operation_id="cancelJob",
     summary="Ask a job to stop",
     description="Asking twice is the same as asking once. A stage in progress gets time to end.",
-    responses={**responses(404, 409), 200: {"model": JobView, "description": "Cancelled."}},
+    responses={**CHANGES, 200: {"model": JobView, "description": "Cancelled."}},
 )
-def cancel_job(job_id: JobId, state: StateDep, caller: JobsWrite, response: Response) -> JobView:
-    with state.db.write() as session:
-        service.request_cancel(session, job_id, now=utcnow(), owner=caller.sees)
-        view = job_view(service.get_job(session, job_id))
+def cancel_job(
+    job_id: JobId,
+    state: StateDep,
+    caller: JobsWrite,
+    response: Response,
+    if_match: IfMatch = None,
+) -> JobView:
+    view = _change(state, job_id, caller, if_match, service.request_cancel)
     if view.status == JobStatus.CANCELLED:
         response.status_code = 200
     return view
 
 
-@router.get(
-    "/jobs/{job_id}/artifacts/{name:path}",
-    operation_id="getArtifact",
-    summary="One of the job's `artifacts`: report.html, certificate.json, …",
-    response_class=Response,
-    responses={
-        **responses(404),
-        200: {"description": "The artifact.", "content": {"application/octet-stream": {}}},
-    },
+@router.post(
+    "/jobs/{job_id}/retry",
+    status_code=202,
+    operation_id="retryJob",
+    summary="Run a failed or cancelled job again, from its last good stage",
+    responses=CHANGES,
 )
-def get_artifact(
+def retry_job(
+    job_id: JobId, state: StateDep, caller: JobsWrite, if_match: IfMatch = None
+) -> JobView:
+    retry = partial(control.retry, settings=state.settings)
+    return _change(state, job_id, caller, if_match, retry)
+
+
+@router.post(
+    "/jobs/{job_id}/pause",
+    status_code=202,
+    operation_id="pauseJob",
+    summary="Keep a job from going on",
+    description="A stage that runs saves its work first. Asking twice is the same as asking once.",
+    responses=CHANGES,
+)
+def pause_job(
+    job_id: JobId, state: StateDep, caller: JobsWrite, if_match: IfMatch = None
+) -> JobView:
+    return _change(state, job_id, caller, if_match, control.pause)
+
+
+@router.post(
+    "/jobs/{job_id}/resume",
+    status_code=202,
+    operation_id="resumeJob",
+    summary="Let a paused job go on from where it was",
+    responses=CHANGES,
+)
+def resume_job(
+    job_id: JobId, state: StateDep, caller: JobsWrite, if_match: IfMatch = None
+) -> JobView:
+    return _change(state, job_id, caller, if_match, control.resume)
+
+
+@router.post(
+    "/jobs/{job_id}/priority",
+    operation_id="prioritiseJob",
+    summary="Change which of the waiting jobs goes first",
+    responses={**CHANGES, **responses(400)},
+)
+def prioritise_job(
     job_id: JobId,
-    name: Annotated[str, Path(max_length=256, examples=["report.html"])],
+    body: PriorityBody,
     state: StateDep,
-    caller: JobsRead,
-) -> Response:
-    with state.db.read() as session:
-        job = service.get_job(session, job_id, owner=caller.sees)
-        known: dict[str, Any] = (job.result or {}).get("artifacts", {})
-    if name not in known:
-        have = ", ".join(sorted(known)) or "none yet; they come with the register stage"
-        raise NotFound(f"job {job_id} has no artifact {name!r}; it has {have}")
-    return store_response(state.store, known[name], name)
+    caller: JobsWrite,
+    if_match: IfMatch = None,
+) -> JobView:
+    change = partial(control.prioritise, priority=body.priority, settings=state.settings)
+    return _change(state, job_id, caller, if_match, change)
+
+
+def _change(
+    state: State, job_id: str, caller: Caller, if_match: str | None, change: Callable[..., Job]
+) -> JobView:
+    """Do something to a job, if it is still the one that the caller has seen."""
+    with state.db.write() as session:
+        if if_match is not None:
+            lock_owner(session, service.get_job(session, job_id, owner=caller.sees).owner)
+            lock_job(session, job_id)
+            check_match(if_match, job_view(service.get_job(session, job_id)))
+        change(session, job_id, now=state.db.now(), owner=caller.sees)
+        return job_view(service.get_job(session, job_id))

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import torch
-from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteria
 
+from eagle3 import stock
 from eagle3.bench.metrics import Counts
 from eagle3.decode.engine import Engine
 from eagle3.decode.forward import read_prompt
@@ -76,38 +77,16 @@ class StockLoop:
 
     def __init__(self, folder: Path, target: Target) -> None:
         self.model, _ = load_model(folder, target.dtype, str(target.device))
-        self.device, self.context = target.device, target.context
+        self.context = target.context
         speed_up(self.model, measure=True)
 
     def answer(self, request: Request) -> Generation:
-        sampling, eos = request.sampling, sorted(request.stop_ids)
         cap = min(request.max_new_tokens, self.context - len(request.prompt_ids))
-        chosen: dict[str, Any] = {"do_sample": False}
-        if not sampling.is_greedy:
-            chosen = {
-                "do_sample": True,
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k or 0,
-                "top_p": sampling.top_p or 1.0,
-            }
-        config = GenerationConfig(
-            **chosen,
-            num_beams=1,
-            max_new_tokens=cap,
-            eos_token_id=eos or None,
-            pad_token_id=eos[0] if eos else None,
-        )
-        self.model.generation_config = config  # unset fields would be filled in from it
         torch.manual_seed(request.seed)
         clock = _Clock()
-        ids_1P = torch.tensor([list(request.prompt_ids)], device=self.device)
-        out_1L = self.model.generate(
-            ids_1P,
-            attention_mask=torch.ones_like(ids_1P),
-            generation_config=config,
-            stopping_criteria=StoppingCriteriaList([clock]),
+        [tokens] = stock.generate(
+            self.model, request.prompt_ids, cap, request.stop_ids, request.sampling, watch=[clock]
         )
-        tokens = out_1L[0, ids_1P.shape[1] :].tolist()
         ended = bool(tokens) and tokens[-1] in request.stop_ids
         generation = Generation(
             tokens, finish="eos" if ended else "length", stamps=clock.stamps[: len(tokens)]

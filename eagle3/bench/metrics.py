@@ -1,10 +1,12 @@
 """The one definition of each figure of a benchmark; `docs/metrics.md` puts them in a table.
 
-Shapes: P prompts, S resamples, 5 sums of a pair (`_SUMS`).
+Shapes: P prompts, S resamples, 6 sums of a pair (`_SUMS`).
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -80,7 +82,7 @@ def total(pairs: Sequence[Pair]) -> Pair:
     return Pair(plain, draft)
 
 
-_SUMS = ("plain tokens", "plain seconds", "tokens", "seconds", "rounds")
+_SUMS = ("plain tokens", "plain seconds", "tokens", "seconds", "rounds", "plain rounds")
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Statistic:
     """A figure that is a function of sums over prompts, so that it can be resampled at once."""
 
     of_sums: Callable[[Tensor], Tensor]
-    """From sums [..., 5] to the figure [...]; not a number where nothing was decoded."""
+    """From sums [..., 6] to the figure [...]; not a number where nothing was decoded."""
 
     def __call__(self, pairs: Sequence[Pair]) -> float:
         """The figure over all prompts; 0 where nothing was decoded."""
@@ -100,6 +102,9 @@ speedup = Statistic(lambda x: (x[..., 2] / x[..., 3]) / (x[..., 0] / x[..., 1]))
 
 tau = Statistic(lambda x: x[..., 2] / x[..., 4])
 """Average acceptance length over all prompts."""
+
+tau_gain = Statistic(lambda x: x[..., 2] / x[..., 4] - x[..., 0] / x[..., 5])
+"""How much longer than the other method's it is, where that one drafts too."""
 
 
 def interval(pairs: Sequence[Pair], statistic: Statistic, seed: int) -> tuple[float, float]:
@@ -200,12 +205,69 @@ def latency(stamps: Sequence[Sequence[float]]) -> Latency:
     )
 
 
+@dataclass(frozen=True)
+class Reply:
+    """An answer of a server, as it arrived at the reader."""
+
+    tokens: int
+    first_s: float
+    """From the request to its first tokens."""
+    waits_s: tuple[float, ...]
+    """From one arrival to the next; a round's tokens arrive at once."""
+
+    @property
+    def seconds(self) -> float:
+        return self.first_s + sum(self.waits_s)
+
+    @property
+    def token_s(self) -> float | None:
+        """Time per output token: the tokens after the first; None where there are none."""
+        return sum(self.waits_s) / (self.tokens - 1) if self.tokens > 1 else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean and the percentiles of one figure, in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    values_N = torch.tensor(values, dtype=torch.float64)
+    levels = torch.tensor([0.5, 0.9, 0.95, 0.99], dtype=torch.float64)
+    return Spread(float(values_N.mean()), *values_N.quantile(levels).tolist())
+
+
+def median_range(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median of repeated runs, and an interval that holds the true one, whatever the runs'
+    distribution: between the n-th lowest and the n-th highest, as near as 93% allows.
+
+    That is from lowest to highest of 5 to 7 runs. Of fewer it is that too, and holds it less often
+    (75% of 3, 50% of 2); one run says nothing of how much another would differ.
+    """
+    ordered = sorted(values)
+    inside = 0
+    for nth in range(len(ordered) // 2):
+        outside = 2 * sum(math.comb(len(ordered), i) for i in range(nth + 1)) / 2 ** len(ordered)
+        if nth and outside > 0.07:
+            break
+        inside = nth
+    return statistics.median(ordered), ordered[inside], ordered[-1 - inside]
+
+
 def _table(pairs: Sequence[Pair]) -> Tensor:
-    """Each pair's `_SUMS`, float64 [P, 5]."""
+    """Each pair's `_SUMS`, float64 [P, 6]."""
     rows = [
-        (p.plain.tokens, p.plain.seconds, p.draft.tokens, p.draft.seconds, p.draft.rounds)
+        (
+            p.plain.tokens, p.plain.seconds, p.draft.tokens, p.draft.seconds, p.draft.rounds,
+            p.plain.rounds,
+        )
         for p in pairs
-    ]
+    ]  # fmt: skip
     return torch.tensor(rows, dtype=torch.float64)
 
 

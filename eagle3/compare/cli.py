@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
+from eagle3.arguments import number
 from eagle3.config import RunConfig, explain, load_recipe
 from eagle3.errors import BadInput
 from eagle3.process import alone, stop_on_signals
@@ -43,12 +43,12 @@ def register(
     add("what", metavar="TARGET_OR_RUN", help="a run directory, or a target: demo, org/name, …")
     add("--methods", default="all", help="all, or names with commas between")
     add("--tasks", default="demo", help="demo, task files, directories, hub data sets, with commas")
-    add("--prompts", type=_number(int, 1), default=8, metavar="N", help="questions of each task")
+    add("--prompts", type=number(int, 1), default=8, metavar="N", help="questions of each task")
     # An answer of one token has no decode phase.
-    add("--max-new-tokens", type=_number(int, 2), default=64, metavar="M", help="cap on an answer")
-    add("--temperature", type=_number(float, 0), default=0.0, metavar="T", help="0 is greedy")
-    add("--budget", type=_number(float, 1), metavar="SECONDS", help="of each training; 60 s")
-    add("--budget-tokens", type=_number(int, 1), metavar="N", help="each training may see so many")
+    add("--max-new-tokens", type=number(int, 2), default=64, metavar="M", help="cap on an answer")
+    add("--temperature", type=number(float, 0), default=0.0, metavar="T", help="0 is greedy")
+    add("--budget", type=number(float, 1), metavar="SECONDS", help="of each training; 60 s")
+    add("--budget-tokens", type=number(int, 1), metavar="N", help="each training may see so many")
     add("--run", type=Path, metavar="DIR", help="run directory for a TARGET; compare-NAME")
     add("--recipe", help="recipe for a TARGET; quick")
 
@@ -58,23 +58,12 @@ def register(
     command.set_defaults(run_command=run)
 
 
-def _number(kind: type[int] | type[float], least: int) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        value = kind(text)
-        if not least <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text}: expected {least} or more")
-        return value
-
-    number.__name__ = kind.__name__  # argparse names it where the text is no number
-    return number
-
-
 def _compare(args: argparse.Namespace, run_stage: RunStage, stream: io.TextIOBase) -> int:
     from eagle3.bench.tasks import read_tasks  # torch and matplotlib load only here
     from eagle3.compare.compare import Settings, compare
     from eagle3.compare.methods import named
     from eagle3.compare.report import NAME, write
-    from eagle3.drafters.fit import Budget
+    from eagle3.drafters.trainer import Budget
 
     seconds = 60.0 if args.budget is args.budget_tokens is None else args.budget
     settings = Settings(
@@ -117,7 +106,6 @@ def _run_directory(args: argparse.Namespace) -> Path:
                 f"{run} is a run directory, with a recipe of its own",
                 "leave out --run and --recipe: they make one for a target",
             )
-        _check_tree(read_config(run))
         return run
     try:
         recipe = load_recipe(args.recipe or "quick")
@@ -126,16 +114,7 @@ def _run_directory(args: argparse.Namespace) -> Path:
         raise BadInput(explain(e), "name a run directory that exists, or a target") from None
     except ValueError as e:
         raise BadInput(f"--recipe: {e}", "name one of these, or a YAML file") from None
-    _check_tree(config)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", args.what).strip("-.")
     folder: Path = args.run or Path(f"compare-{name}")
     make_run(folder, config, f"name it as RUN: eagle3 compare {folder}, or give another --run")
     return folder
-
-
-def _check_tree(config: RunConfig) -> None:
-    if config.recipe.benchmark.chooses:
-        raise BadInput(
-            "the recipe leaves the tree to the benchmark (auto), and methods are compared at one",
-            "give benchmark.depth, top_k and total_tokens; eagle3 benchmark says which are fastest",
-        )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from eagle3.compare.result import (
     method_result,
     plain_speeds,
 )
+from eagle3.config import BenchmarkConfig
 from eagle3.data.checks import check_unchanged
 from eagle3.data.local import open_target, open_tokenizer, target_dir, target_facts
 from eagle3.data.records import read_json
@@ -30,10 +32,10 @@ from eagle3.decode.engine import Engine
 from eagle3.decode.linear import speed_up
 from eagle3.decode.request import Request
 from eagle3.decode.tree import Shape
-from eagle3.drafters.fit import Budget
+from eagle3.drafters.trainer import Budget
 from eagle3.errors import BadInput
 from eagle3.provenance import hardware, versions
-from eagle3.run import Context, sha256_json, write_json
+from eagle3.run import Context, current, read_manifest, sha256_json, write_json
 from eagle3.target import Target
 from eagle3.train.samples import choose
 
@@ -108,10 +110,40 @@ def _make_all(ctx: Context, target: Target, settings: Settings) -> dict[str, Mad
             target,
             source,
             choose(source, recipe.train, recipe.seed, ctx.progress),
-            Shape(*recipe.benchmark.shape),
+            common_tree(ctx),
             ctx.out,
         )
         return {name: make(name, materials, settings.budget) for name in settings.methods}
+
+
+def common_tree(ctx: Context) -> Shape:
+    """The tree that methods are compared at: the recipe's. What it leaves open (`auto`) is what the
+    benchmark of this run chose, or else the default of a recipe that says nothing."""
+    recipe = ctx.config.recipe
+    config, source = recipe.benchmark, "the recipe's"
+    if config.chooses and (chosen := _benchmarked(ctx)):
+        config, source = config.chosen(chosen), "what the benchmark of this run chose"
+    if config.chooses:
+        default = BenchmarkConfig(depth=min(3, recipe.draft_depth))
+        names = [n for n in ("depth", "top_k", "total_tokens") if getattr(config, n) == "auto"]
+        config = config.model_copy(update={name: getattr(default, name) for name in names})
+        source = f"by default, as no benchmark has chosen {' or '.join(names)}"
+    shape = Shape(*config.shape)
+    ctx.progress.info(
+        f"methods are compared at depth {shape.depth}, {shape.top_k} children a node, "
+        f"{shape.kept} nodes: {source}"
+    )
+    return shape
+
+
+def _benchmarked(ctx: Context) -> dict[str, Any]:
+    """The summary of this run's benchmark; empty where it has not run."""
+    try:
+        folder = current(ctx.run, "benchmark")
+    except BadInput:
+        return {}
+    summary: dict[str, Any] = read_manifest(folder)["summary"]
+    return summary
 
 
 def _fastest_plain(

@@ -1,12 +1,13 @@
 """The methods that can be compared: how each is trained, kept, and made a drafter.
 
 Every training sees the same samples in the same order, with the recipe's optimiser and batches, for
-the same budget (`drafters.fit`). What is trained lies in `<method>/<key>/`, whose key is a hash of
-all that decides it; a training that is there is not done again.
+the same budget (`drafters.trainer`). What is trained lies in `<method>/<key>/`, whose key is a hash
+of all that decides it; a training that is there is not done again.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -23,12 +24,12 @@ from eagle3.data.source import FeatureSource
 from eagle3.decode.drafter import Drafter
 from eagle3.decode.linear import speed_up
 from eagle3.decode.tree import Shape
+from eagle3.decode.verify import Typical
 from eagle3.draft import Draft, DraftConfig
 from eagle3.drafters import saved
 from eagle3.drafters.eagle import Eagle, EagleDrafter
 from eagle3.drafters.eagle2 import Eagle2
 from eagle3.drafters.eagle3 import Eagle3
-from eagle3.drafters.fit import Budget, Method, fit
 from eagle3.drafters.guesses import Guesser, rank_accuracy
 from eagle3.drafters.hass import Hass
 from eagle3.drafters.heads import DraftHeads, HeadDrafter
@@ -39,6 +40,7 @@ from eagle3.drafters.pld import PromptLookup
 from eagle3.drafters.small import SmallModel
 from eagle3.drafters.sps import Speculative
 from eagle3.drafters.static import Layout, best_layout
+from eagle3.drafters.trainer import Budget, Method, fit
 from eagle3.errors import BadInput
 from eagle3.run import Context, read_manifest, sha256_file, sha256_json, write_json
 from eagle3.target import Target
@@ -120,13 +122,16 @@ class Entry:
     """Another method whose training this is."""
 
 
-def _heads(cls: type[DraftHeads]) -> Entry:
+def _heads(cls: type[DraftHeads], typical: Typical | None = None) -> Entry:
     def learner(m: Materials) -> Method:
         head_VH = m.target.head_weight().detach()
         heads = cls(m.target.embed.weight.detach(), m.kept_D, head_VH, m.shape.depth)
         return heads.to(m.target.device)
 
-    return Entry(learner, lambda m, heads: HeadDrafter(heads, _layout(m, heads)))
+    def drafter(m: Materials, heads: Any) -> Drafter:
+        return HeadDrafter(heads, _layout(m, heads), typical)
+
+    return Entry(learner, drafter, trained_as=cls.name)
 
 
 def _eagle(cls: type[Eagle]) -> Callable[[Materials], Method]:
@@ -154,6 +159,7 @@ METHODS: dict[str, Entry] = {
         lambda m, small: Speculative.of(small.module, m.target.vocab_size, m.shape.depth),
     ),
     "medusa": _heads(Medusa),
+    "medusa_typical": _heads(Medusa, Typical()),
     "hydra": _heads(Hydra),
     "eagle": Entry(_eagle(Eagle), lambda m, draft: EagleDrafter(draft, _layout(m, draft))),
     "eagle2": Entry(_eagle(Eagle), lambda m, draft: Eagle2(draft, m.shape), trained_as="eagle"),
@@ -162,16 +168,19 @@ METHODS: dict[str, Entry] = {
 }
 """By name, in the order of the papers' tables."""
 
+LOSSY = frozenset({"medusa_typical"})
+"""What they say is not what the target says; compared where they are named."""
+
 
 def named(text: str) -> list[str]:
-    """The methods of a comma-separated list; `all`.
+    """The methods of a comma-separated list; `all` that are lossless.
 
     Raises:
         BadInput: an unknown name.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
-        return list(METHODS)
+        return [name for name in METHODS if name not in LOSSY]
     unknown = [name for name in names if name not in METHODS]
     if unknown or not names:
         raise BadInput(
@@ -194,7 +203,7 @@ def make(name: str, materials: Materials, budget: Budget) -> Made:
     """Train a method, or find it trained, and make its drafter.
 
     Raises:
-        Stopped: TERM or INT came; trainings that had ended are kept.
+        Stopped: TERM or INT came; the training goes on from there the next time.
     """
     entry = METHODS[name]
     if entry.learner is None:
@@ -234,12 +243,13 @@ def _trained(
         return learner, known.model_copy(update={"cached": True})
 
     def report(share: float, metrics: Mapping[str, float]) -> None:
-        ctx.check_stop("trainings that had ended are kept")
+        ctx.check_stop("the trainings are kept")
         ctx.progress.progress(round(100 * share, 1), 100, "%", f"training {name}")
 
     parameters = _parameters(learner.module)
-    fitted = fit(learner, m.source, m.samples, train, budget, seed, report=report)
     folder.mkdir(parents=True, exist_ok=True)
+    work = folder / "work"
+    fitted = fit(learner, m.source, m.samples, train, budget, seed, report=report, work=work)
     write_json(folder / "config.json", key)
     saved.save(weights, learner.module)
     training = Training(
@@ -253,6 +263,7 @@ def _trained(
         cached=False,
     )
     write_json(facts, training.model_dump(mode="json"))  # last: it says that all is there
+    shutil.rmtree(work)
     ctx.progress.info(
         f"{name}: {parameters:,} parameters trained for {fitted.seconds:.0f} s on "
         f"{fitted.tokens:,} tokens in {fitted.steps:,} steps; held-out tau {fitted.tau:.2f}"
@@ -267,8 +278,8 @@ def _parameters(module: nn.Module) -> int:
 def _settings(drafter: Drafter) -> dict[str, Any]:
     """What of a drafter is a setting, and the nodes it may draft."""
     fields = {
-        key: asdict(value) if isinstance(value, Shape | Layout) else value
+        key: asdict(value) if isinstance(value, Shape | Layout | Typical) else value
         for key, value in vars(drafter).items()
-        if isinstance(value, bool | int | float | str | Shape | Layout)
+        if isinstance(value, bool | int | float | str | Shape | Layout | Typical)
     }
-    return {**fields, "most_nodes": drafter.most_nodes}
+    return {**fields, "most_nodes": drafter.most_nodes, "lossless": drafter.lossless}

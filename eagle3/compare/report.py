@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from eagle3.compare.result import BudgetSaid, Cell, Comparison, Estimate, MethodResult
+from eagle3.report.markdown import table
 from eagle3.report.plots import GREY, plain, save
 from eagle3.run import write_json
 
@@ -39,11 +40,11 @@ def markdown(found: Comparison) -> str:
         f"Temperature {found.temperature:g}, at most {found.max_new_tokens} new tokens, batch 1. "
         "Each cell: speedup / tau (tokens a target forward).",
         "",
-        *_table(
+        *table(
             ["method", *names, "mean"],
             [
                 [
-                    method.name,
+                    _label(method),
                     *(_point(cell) for cell in method.cells),
                     f"{_speed(_speedups(method)[-1])} / {method.tau.value:.2f}",
                 ]
@@ -53,7 +54,7 @@ def markdown(found: Comparison) -> str:
         "",
         "## Intervals (95%, over prompts, paired)",
         "",
-        *_table(
+        *table(
             ["method", "", *names, "mean"],
             [
                 row
@@ -71,6 +72,10 @@ def markdown(found: Comparison) -> str:
         *(f"- {note}" for note in _notes(found)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _label(method: MethodResult) -> str:
+    return method.name if method.settings.get("lossless", True) else f"{method.name} (lossy)"
 
 
 def _speedups(method: MethodResult) -> list[Estimate | None]:
@@ -113,7 +118,7 @@ def _trainings(methods: Sequence[MethodResult]) -> list[str]:
         for name, t in trained
     ]
     head = ["method", "trained parameters", "time", "tokens seen", "steps", "held-out tau", "when"]
-    return ["## Trainings", "", *_table(head, rows), ""]
+    return ["## Trainings", "", *table(head, rows), ""]
 
 
 def _notes(found: Comparison) -> list[str]:
@@ -135,6 +140,12 @@ def _notes(found: Comparison) -> list[str]:
         f"{name} on {cell.task} is refused: {cell.why}."
         for name, cell in cells
         if cell.verdict == REFUSED
+    ]
+    notes += [
+        f"{method.name} is lossy: its guesses are not verified exactly, and what it samples is not "
+        "the target's own text. At temperature 0 it is exact."
+        for method in found.methods
+        if _label(method) != method.name
     ]
     if found.temperature == 0:
         notes += [
@@ -163,11 +174,6 @@ def _budget(budget: BudgetSaid) -> str:
     seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
     tokens = [] if budget.tokens is None else [f"{budget.tokens:,} tokens"]
     return " or ".join([*seconds, *tokens])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [list(head), ["---"] * len(head), *map(list, rows)]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def _picture(found: Comparison) -> Figure:

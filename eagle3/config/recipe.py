@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -10,11 +12,15 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from eagle3.config.probe import ProbeConfig
 from eagle3.config.prompts import PromptsConfig, PromptSource
 from eagle3.config.reference import Strict, TargetRef
 from eagle3.config.sections import (
+    Auto,
     BenchmarkConfig,
+    EngineName,
     ExtractConfig,
+    ParityConfig,
     ProveConfig,
     RegenerateConfig,
     TrainConfig,
@@ -34,9 +40,14 @@ class Recipe(Strict):
     """The prompt sets of the recipe; a run may name others."""
     own_prompts: bool = False
     """The recipe is for prompts of your own: a run must name them."""
+    engines: Annotated[tuple[EngineName, ...], Field(min_length=1)] | Auto = "auto"
+    """Serving engines that must load the draft, accept what training says and write the target's
+    own text; ours (`native`) is always among them. `auto`: ours, and llama.cpp where it takes the
+    target. One that is named and cannot do it ends the run before it trains."""
     regenerate: RegenerateConfig = RegenerateConfig()
     extract: ExtractConfig = ExtractConfig()
     train: TrainConfig = TrainConfig()
+    parity: ParityConfig = ParityConfig()
     benchmark: BenchmarkConfig = BenchmarkConfig()
     prove: ProveConfig = ProveConfig()
 
@@ -82,6 +93,8 @@ class RunConfig(Strict):
     brought: dict[str, str] = Field(default_factory=dict)
     """Where a worker has put what only the service can fetch: the path of each `s3://` or
     `models:/` target and `s3://` prompt set, by the name it has above."""
+    probe: ProbeConfig | None = None
+    """Of an attachment: the drafts that the stage `probe` tries on the target."""
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """What an hour on this machine costs, in any currency; times alone are reported when empty."""
 
@@ -121,7 +134,7 @@ def load_recipe(name: str, overrides: dict[str, Any] | None = None) -> Recipe:
     else:
         raise ValueError(f"recipe {name!r} does not exist; expected {', '.join(recipe_names())}")
     try:
-        recipe = yaml.safe_load(text)
+        recipe = deepcopy(_parsed(text))
     except yaml.YAMLError as e:
         raise ValueError(f"recipe {name!r} is not YAML: {' '.join(str(e).split())}") from None
     if not isinstance(recipe, dict):
@@ -136,6 +149,12 @@ def explain(error: ValidationError) -> str:
         path = ".".join(str(part) for part in e["loc"]) or "config"
         lines.append(f"{path}: {e['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> Any:
+    """What YAML says. Parsed once: a service reads the same recipes with every job, 10 ms each."""
+    return yaml.safe_load(text)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

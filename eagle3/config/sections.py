@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from eagle3.config.reference import Strict
 
 Auto = Literal["auto"]
+EngineName = Literal["native", "llamacpp", "vllm", "sglang", "openvino"]
 SERVER_URL = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$"
 """An HTTP address: no credentials, no query, no `..` in it."""
 
@@ -231,6 +232,15 @@ class BenchmarkConfig(Strict):
             return self
         names = ("depth", "top_k", "total_tokens")
         return self.model_copy(update={name: summary[name] for name in names})
+
+
+class ParityConfig(Strict):
+    """Each engine against what training says, before anything else is measured."""
+
+    prompts: Annotated[int, Field(ge=1)] = 8
+    """Held-out prompts; all there are where the set has fewer."""
+    max_new_tokens: Annotated[int, Field(ge=4)] = 32
+    """Cap on an answer."""
 
 
 SAMPLED_PROMPTS, SAMPLED_TOKENS = 4, 8

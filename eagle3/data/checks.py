@@ -102,7 +102,7 @@ def check_lengths(recipe: Recipe, context: int) -> None:
     Raises:
         BadInput: names the recipe's key.
     """
-    for section in ("regenerate", "benchmark", "prove"):
+    for section in ("regenerate", "parity", "benchmark", "prove"):
         length = getattr(recipe, section).max_new_tokens
         if length >= context:
             raise BadInput(

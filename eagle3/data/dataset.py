@@ -16,7 +16,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 
 from eagle3.config import PromptRef
-from eagle3.data.fetch import TOKEN_HINT, hub_errors
+from eagle3.data.fetch import ACCESS_HINT, hub_errors
 from eagle3.errors import BadInput, DiskFull, TargetUnavailable
 
 FORMATS = ("arrow", "csv", "json", "parquet", "text")
@@ -133,7 +133,7 @@ def _explained(name: str, text: str) -> BadInput | TargetUnavailable:
     if "gated" in text:
         return TargetUnavailable(
             f"the data set {name} is gated: its owner must let your account in first",
-            f"ask for access on its page at huggingface.co, then {TOKEN_HINT}",
+            f"ask for access on its page at huggingface.co, then {ACCESS_HINT}",
         )
     if configs := re.search(r"(?:Available|available configs): \[(.*?)\]", text):
         wanted = re.search(r"BuilderConfig '(.*?)' not found", text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -22,7 +22,10 @@ from eagle3.errors import BadInput, TargetUnavailable
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
 """Weights in safetensors, configs, tokenizer files. Never `*.bin`, `*.pt` or `*.py`."""
 
-TOKEN_HINT = "set HF_TOKEN to a token of an account that may read it"  # noqa: S105
+ACCESS_HINT = (
+    "set HF_TOKEN to a token of an account that may read it; for jobs of the service: PUT "
+    "/v1/api-keys/ID/hub-token"
+)
 
 
 @contextmanager
@@ -38,14 +41,14 @@ def hub_errors(what: str) -> Iterator[None]:
     except GatedRepoError:
         raise TargetUnavailable(
             f"{what} is gated: its owner must let your account in first",
-            f"ask for access on its page at huggingface.co, then {TOKEN_HINT}",
+            f"ask for access on its page at huggingface.co, then {ACCESS_HINT}",
         ) from None
     except RevisionNotFoundError:
         raise BadInput(f"{what} has no such revision", "give a branch, a tag or a commit") from None
     except RepositoryNotFoundError:
         raise BadInput(
             f"{what} does not exist on the hub, or is private and the token may not see it",
-            f"check the name; for a private one {TOKEN_HINT}",
+            f"check the name; for a private one {ACCESS_HINT}",
         ) from None
     except (OfflineModeIsEnabled, LocalEntryNotFoundError):
         raise TargetUnavailable(
@@ -57,9 +60,9 @@ def hub_errors(what: str) -> Iterator[None]:
         reason = {401: "the token is not valid (401)", 403: "access is forbidden (403)"}
         raise TargetUnavailable(
             f"{what}: {reason.get(status, f'the hub answered {status}')}",
-            TOKEN_HINT if status in reason else "try again later",
+            ACCESS_HINT if status in reason else "try again later",
         ) from None
-    except (httpx.TransportError, ConnectionError, TimeoutError) as e:
+    except (httpx2.TransportError, ConnectionError, TimeoutError) as e:
         raise TargetUnavailable(
             f"{what}: the hub cannot be reached ({type(e).__name__})",
             "check the network, or name local files: file:///abs/dir",

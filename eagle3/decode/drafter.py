@@ -21,6 +21,7 @@ from torch import Tensor
 
 from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Tree
+from eagle3.decode.verify import Typical
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Proposal:
     """None: the tree is a deterministic function of what was observed, so each guess is one-hot.
     Else the guesses were drawn, and this is the distribution that each was drawn from, float64
     [N - 1, V], in the order of the nodes; the tree is a chain then."""
+    typical: Typical | None = None
+    """A rule that is not exact, in place of the two that are; greedy decoding ignores it."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ class Drafter(Protocol):
 
     @property
     def reads_hidden(self) -> bool: ...
+
+    @property
+    def lossless(self) -> bool:
+        """Whether its guesses are verified exactly: the output is the target's own, or drawn from
+        the target's own distribution."""
+        ...
 
     @property
     def most_nodes(self) -> int:

@@ -41,11 +41,8 @@ class Engine:
         self.target, self.drafter, self.slots, self.tokenizer = target, drafter, slots, tokenizer
 
     def stream(self, requests: Iterable[Request]) -> Iterator[Emission]:
-        """Tokens of every request as rounds end; requests are taken up as slots become free.
-
-        Raises:
-            BadInput: a prompt that does not fit the target, when it is taken up.
-        """
+        """Tokens of every request as rounds end; requests are taken up as slots become free, and
+        one that this target cannot answer is refused in its turn (`Emission.refused`)."""
         slots = Slots(self.target, self.drafter, self.slots, self.tokenizer)
         waiting = enumerate(requests)
         more = True
@@ -53,12 +50,27 @@ class Engine:
             while more and slots.free:
                 number, request = next(waiting, (0, None))
                 more = request is not None
-                if request is not None:
+                if request is None:
+                    continue
+                try:
+                    request.check(self.target.context, self.target.vocab_size, self.tokenizer)
+                except BadInput as refusal:
+                    yield Emission(number, [], "", refused=refusal)
+                else:
                     yield slots.take_up(number, request)
             if slots.open:
                 yield from slots.round()
 
     def generate(self, requests: Iterable[Request]) -> list[Generation]:
-        """The whole answers, in the order of the requests."""
-        done = {e.request: e.done for e in self.stream(requests) if e.done is not None}
+        """The whole answers, in the order of the requests.
+
+        Raises:
+            BadInput: a request that this target cannot answer.
+        """
+        done: dict[int, Generation] = {}
+        for emission in self.stream(requests):
+            if emission.refused is not None:
+                raise emission.refused
+            if emission.done is not None:
+                done[emission.request] = emission.done
         return [done[number] for number in sorted(done)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from eagle3.decode.sampling import Sampling
-from eagle3.decode.stopping import Finish
+from eagle3.decode.stopping import Finish, Stop
 from eagle3.errors import BadInput
+
+SEEDS = 2**64
+"""Of a generator of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +19,8 @@ class Request:
     """A prompt, and how it is to be answered.
 
     Raises:
-        BadInput: an empty prompt, or no room for a token.
+        BadInput: an empty prompt, no room for a token, an empty stop string, or a seed that is
+            none.
     """
 
     prompt_ids: Sequence[int]
@@ -32,8 +37,34 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise BadInput("the prompt is empty: expected one token or more")
-        if self.max_new_tokens < 1:
-            raise BadInput(f"max_new_tokens {self.max_new_tokens}: expected 1 or more")
+        if not 0 <= self.seed < SEEDS:
+            raise BadInput(f"seed {self.seed}: expected 0 to 2**64 - 1")
+        Stop(self.max_new_tokens, self.stop_ids, self.stop_strings)  # refuses what ends nothing
+
+    def check(self, context: int, vocab_size: int, tokenizer: Any) -> None:
+        """Whether a target can answer it.
+
+        Args:
+            context: tokens of prompt and answer together, at most.
+
+        Raises:
+            BadInput: the prompt leaves no room for an answer, an id that the vocabulary does not
+                have, or stop strings without a tokenizer.
+        """
+        if len(self.prompt_ids) >= context:
+            raise BadInput(
+                f"the prompt has {len(self.prompt_ids)} tokens; prompt and answer together may "
+                f"have {context}: shorten the prompt"
+            )
+        for name, ids in (("prompt", self.prompt_ids), ("logit_bias", self.sampling.logit_bias)):
+            wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+            if wrong is not None:
+                raise BadInput(
+                    f"{name} of token {wrong}: expected an id from 0 to {vocab_size - 1}, of the "
+                    "target's vocabulary"
+                )
+        if self.stop_strings and tokenizer is None:
+            raise BadInput("stop strings need the target's tokenizer: give the engine one")
 
 
 @dataclass
@@ -60,6 +91,8 @@ class Generation:
     finish: Finish = "length"
     rounds: int = 0
     """Target forwards of the decode phase."""
+    drafted: int = 0
+    """Guesses that they read along, accepted or not."""
     reached: list[int] = field(default_factory=list)
     """Rounds in which a token was drafted at depth n + 1 and all before it were accepted."""
     accepted: list[int] = field(default_factory=list)
@@ -81,7 +114,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Tokens of one request that stand: they come once and are never taken back."""
+    """Tokens of one request that stand: they come once and are never taken back. Or its refusal."""
 
     request: int
     """Its number, in the order of the requests."""
@@ -90,3 +123,5 @@ class Emission:
     """Text that became sure, which may lag behind the tokens."""
     done: Generation | None = None
     """The whole answer, once it has ended."""
+    refused: BadInput | None = None
+    """Why this target cannot answer it; nothing else of it comes."""

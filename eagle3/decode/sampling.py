@@ -8,8 +8,9 @@ renormalised. The repetition penalty counts prompt and output, the other two the
 Penalties look at the tokens before a place, and these differ from node to node of a tree: a node
 sees the sequence so far (`Prefix`, counted once) and the drafted tokens on its path.
 
-Shapes: N rows (the nodes of a tree, root first), V vocabulary, C likeliest tokens, U ids that occur
-in the prefix, E entries, one for each node and each id on its path.
+Shapes: N rows (the nodes of a tree, root first), V vocabulary, K bins of probability, C tokens of
+one bin, U ids that occur in the prefix, E entries, one for each node and each id on its path, or
+for each token of a bin.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ import torch
 from torch import Tensor
 
 from eagle3.decode.tree import EMPTY, Tree
+from eagle3.errors import BadInput
 
 COLDEST = 1e-5
 """A temperature above 0 and below this would overflow; it is greedy in all but name."""
 
-SOME = (256, 8192)
-"""Tokens among which the most likely ones are looked for, before all."""
+MANTISSA = 52
+"""Bits of a float64 after its exponent."""
+
+BIN_BITS, BINS = 5, 2048
+"""32 bins for each halving of a probability; the last one takes all beyond 64 halvings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen; temperature 0 is greedy and ignores min-p, top-k and top-p."""
+    """How the next token is chosen; temperature 0 is greedy and ignores min-p, top-k and top-p.
+
+    Raises:
+        BadInput: a value outside its range.
+    """
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -87,7 +96,7 @@ class Sampling:
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise ValueError(f"{name} {value}: expected {expected}")
+        raise BadInput(f"{name} {value}: expected {expected}")
 
 
 class Prefix:
@@ -141,20 +150,12 @@ def adjusted(
     Args:
         prefix: prompt and all that was emitted, the root included.
         tree: what was drafted after the root; the rows are its nodes.
-
-    Raises:
-        ValueError: a bias of a token that the vocabulary does not have.
     """
     if not sampling.adjusts:
         return logits_NV
     x_NV = logits_NV.to(torch.float64, copy=True)
-    device, vocab = x_NV.device, x_NV.shape[-1]
+    device = x_NV.device
     if sampling.logit_bias:
-        if max(sampling.logit_bias) >= vocab:
-            raise ValueError(
-                f"logit_bias of token {max(sampling.logit_bias)}: expected an id below {vocab}, "
-                "the size of the target's vocabulary"
-            )
         biased = torch.tensor(list(sampling.logit_bias), device=device)
         x_NV[:, biased] += x_NV.new_tensor(list(sampling.logit_bias.values()))
     if not sampling.penalises:
@@ -200,7 +201,8 @@ def probabilities(
 ) -> Tensor:
     """The distribution that is sampled from, float64 [N, V]; arguments as of `adjusted`."""
     assert not sampling.is_greedy
-    x_NV = adjusted(logits_NV, sampling, prefix, tree).double() / sampling.temperature
+    x_NV = adjusted(logits_NV, sampling, prefix, tree)
+    x_NV = x_NV.to(torch.float64, copy=x_NV is logits_NV).div_(sampling.temperature)
     if sampling.min_p:
         least = x_NV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         x_NV = x_NV.masked_fill(x_NV < least, -torch.inf)
@@ -209,27 +211,35 @@ def probabilities(
         x_NV = x_NV.masked_fill(x_NV < least, -torch.inf)
     p_NV = x_NV.softmax(-1)
     if sampling.top_p is not None and sampling.top_p < 1:
-        sorted_NC, order_NC = _likeliest(p_NV, sampling.top_p)
-        kept_NC = sorted_NC.cumsum(-1) - sorted_NC < sampling.top_p
-        p_NV = torch.zeros_like(p_NV).scatter_(-1, order_NC, sorted_NC * kept_NC)
-        p_NV = p_NV / p_NV.sum(-1, keepdim=True)
+        p_NV.mul_(_nucleus(p_NV, sampling.top_p))
+        p_NV.div_(p_NV.sum(-1, keepdim=True))
     return p_NV
 
 
-def _likeliest(p_NV: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Probabilities in falling order and their ids, as far as `share` reaches or further; of equal
-    ones the lower id comes first. Sorting a whole vocabulary is slow, and seldom needed."""
-    for some in SOME:
-        if some >= p_NV.shape[-1]:
-            break
-        some_NC, ids_NC = p_NV.topk(some, dim=-1)
-        whole_NC = some_NC > some_NC[:, -1:]  # whatever ties with these is among them
-        if float((some_NC * whole_NC).sum(-1).min()) >= share:
-            ids_NC = ids_NC.sort(dim=-1).values
-            some_NC = p_NV.gather(-1, ids_NC)
-            some_NC, order_NC = some_NC.sort(dim=-1, descending=True, stable=True)
-            return some_NC, ids_NC.gather(-1, order_NC)
-    return p_NV.sort(dim=-1, descending=True, stable=True)
+def _nucleus(p_NV: Tensor, share: float) -> Tensor:
+    """The fewest likeliest tokens of each row that reach `share`, boolean [N, V]; of equal ones the
+    lower id comes first.
+
+    Sorting a whole vocabulary is slow. Here tokens go into bins of about the same probability, from
+    the largest on; the nucleus ends within one bin, and only that one is sorted.
+    """
+    bits_NV = p_NV.view(torch.int64) >> (MANTISSA - BIN_BITS)  # in the order of the numbers
+    bin_NV = bits_NV.neg_().sub_(bits_NV.amin(-1, keepdim=True)).clamp_(max=BINS - 1)
+    mass_NK = p_NV.new_zeros(len(p_NV), BINS).scatter_add_(-1, bin_NV, p_NV)
+    before_NK = mass_NK.cumsum(-1) - mass_NK
+    last_N1 = (before_NK < share).sum(-1, keepdim=True) - 1
+    row_E, id_E = (bin_NV == last_N1).nonzero(as_tuple=True)
+    counts_N = row_E.bincount(minlength=len(p_NV))
+    place_E = torch.arange(len(row_E), device=row_E.device) - (counts_N.cumsum(0) - counts_N)[row_E]
+    some_NC = p_NV.new_zeros(len(p_NV), int(counts_N.max()))
+    ids_NC = torch.zeros_like(some_NC, dtype=torch.int64)
+    some_NC[row_E, place_E], ids_NC[row_E, place_E] = p_NV[row_E, id_E], id_E
+    some_NC, order_NC = some_NC.sort(dim=-1, descending=True, stable=True)
+    reached_NC = before_NK.gather(-1, last_N1) + some_NC.cumsum(-1) - some_NC
+    row_E, place_E = ((reached_NC < share) & (some_NC > 0)).nonzero(as_tuple=True)
+    kept_NV = bin_NV < last_N1
+    kept_NV[row_E, ids_NC.gather(-1, order_NC)[row_E, place_E]] = True
+    return kept_NV
 
 
 def draw(p_V: Tensor, generator: torch.Generator) -> int:

@@ -16,8 +16,7 @@ from eagle3.decode.request import Generation, Request
 from eagle3.decode.sampling import Distributions, Prefix, choices
 from eagle3.decode.stopping import Answer, Stop
 from eagle3.decode.tree import EMPTY, Tree
-from eagle3.decode.verify import accept_greedy, accept_sampled
-from eagle3.errors import BadInput
+from eagle3.decode.verify import accept_greedy, accept_sampled, accept_typical
 
 NO_GUESS = Proposal(EMPTY)
 
@@ -26,26 +25,15 @@ class Sequence:
     """A request in its slot.
 
     Args:
-        context: tokens of prompt and answer together, at most.
-
-    Raises:
-        BadInput: the prompt leaves no room for an answer, or stop strings without a tokenizer.
+        context: tokens of prompt and answer together, at most; more than the prompt has.
     """
 
     def __init__(
         self, number: int, slot: int, request: Request, context: int, tokenizer: Any = None
     ) -> None:
-        room = context - len(request.prompt_ids)
-        if room < 1:
-            raise BadInput(
-                f"the prompt has {len(request.prompt_ids)} tokens; prompt and answer together may "
-                f"have {context}: shorten the prompt"
-            )
-        if request.stop_strings and tokenizer is None:
-            raise BadInput("stop strings need the target's tokenizer: give the engine one")
         self.number, self.slot, self.request = number, slot, request
         self.prompt_ids = list(request.prompt_ids)
-        self.most = min(request.max_new_tokens, room)
+        self.most = min(request.max_new_tokens, context - len(self.prompt_ids))
         self.answer = Answer(Stop(self.most, request.stop_ids, request.stop_strings), tokenizer)
         self.generator = torch.Generator().manual_seed(request.seed)
         self.out = Generation()
@@ -80,6 +68,8 @@ class Sequence:
                 largest_N = choices(logits_NV, sampling, self._prefix, tree)
             return accept_greedy(tree, largest_N)
         p_NV = Distributions(logits_NV, sampling, self._prefix, tree)
+        if proposal.typical is not None:
+            return accept_typical(tree, p_NV, self.generator, proposal.typical)
         return accept_sampled(tree, p_NV, self.generator, proposal.q_NV)
 
     def take(self, tokens: Ids[int]) -> tuple[list[int], str]:
@@ -93,6 +83,7 @@ class Sequence:
         """Count a round, and the drafted and accepted positions in it; none beyond a stop."""
         out = self.out
         out.rounds += 1
+        out.drafted += len(tree.tokens)
         for n, node in enumerate([0, *path][:emitted]):
             if not tree.children[node]:
                 return

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eagle3.errors import BadInput
+
 Finish = Literal["eos", "stop", "length"]
 """A stop id, a stop string, or as many tokens as were asked for."""
 
@@ -22,7 +24,11 @@ UNKNOWN = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ends an answer."""
+    """What ends an answer.
+
+    Raises:
+        BadInput: no room for a token, or an empty stop string.
+    """
 
     max_tokens: int
     ids: frozenset[int] = frozenset()
@@ -30,9 +36,9 @@ class Stop:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens {self.max_tokens}: expected 1 or more")
+            raise BadInput(f"max_new_tokens {self.max_tokens}: expected 1 or more")
         if "" in self.strings:
-            raise ValueError("a stop string is empty: expected one character or more")
+            raise BadInput("a stop string is empty: expected one character or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,15 @@ were themselves drawn, from a q that is known: x with min(1, p(x) / q(x)), else 
 from what p has more than q, renormalised (Leviathan et al. 2023, section 2.3, appendix A.1). There
 the draws must be honest: a guess picked in another way would bend the distribution.
 
+Typical acceptance is the one rule here that is not exact. It is for a method that asks for it.
+
 Shapes: N nodes, root included; V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -74,6 +77,40 @@ def accept_sampled(
             return path, draw(p_V, generator)
         node = accepted
         path.append(node)
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """Typical acceptance (Medusa, section 2.3.1, with its values). *Lossy*: likely guesses stand
+    more often than the target would say them, and the output's distribution is another."""
+
+    epsilon: float = 0.09
+    """A guess that is likelier than this always stands."""
+    delta: float = 0.3
+    """Where the target is unsure, one that is likelier than this times exp(-entropy) does."""
+
+    def stands(self, p_V: Tensor) -> Tensor:
+        """Which tokens would be accepted, boolean [V]."""
+        entropy = torch.special.entr(p_V).sum()
+        return p_V > (self.delta * (-entropy).exp()).clamp(max=self.epsilon)
+
+
+def accept_typical(
+    tree: Tree, p_NV: Rows, generator: torch.Generator, rule: Typical
+) -> tuple[list[int], int]:
+    """The longest path of guesses that stand, in draft order where two are as long, and a token
+    drawn at the last of them. Arguments and result as of `accept_sampled`."""
+    longest: list[int] = []
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        path = waiting.pop()
+        longest = max(longest, path, key=len)
+        children = tree.children[path[-1] if path else 0]
+        if children:
+            stands_V = rule.stands(p_NV[path[-1] if path else 0])
+            standing = [child for child in children if stands_V[tree.tokens[child - 1]]]
+            waiting += [[*path, child] for child in reversed(standing)]
+    return longest, draw(p_NV[longest[-1] if longest else 0], generator)
 
 
 def _try_drawn(

@@ -137,6 +137,7 @@ class EagleDrafter:
     name = "eagle"
     capture_layers = None
     reads_hidden = True
+    lossless = True
 
     @property
     def most_nodes(self) -> int:

@@ -22,6 +22,7 @@ class Eagle2:
 
     capture_layers = None
     reads_hidden = True
+    lossless = True
 
     @property
     def name(self) -> str:

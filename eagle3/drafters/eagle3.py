@@ -33,6 +33,7 @@ class Eagle3:
 
     name = "eagle3"
     reads_hidden = False
+    lossless = True
 
     @property
     def capture_layers(self) -> tuple[int, int, int]:

@@ -23,6 +23,7 @@ from eagle3.data.features import Sample
 from eagle3.data.topk import TopK
 from eagle3.decode.drafter import Proposal, Seen
 from eagle3.decode.sampling import Sampling
+from eagle3.decode.verify import Typical
 from eagle3.draft import Vocabulary
 from eagle3.drafters.guesses import acceptance
 from eagle3.drafters.static import Layout
@@ -149,27 +150,33 @@ class HeadDrafter:
 
     heads: DraftHeads
     layout: Layout
+    typical: Typical | None = None
+    """Accept by this rule, which is lossy, in place of the exact one."""
 
     capture_layers = None
     reads_hidden = True
 
     @property
     def name(self) -> str:
-        return self.heads.name
+        return self.heads.name if self.lossless else f"{self.heads.name}_typical"
+
+    @property
+    def lossless(self) -> bool:
+        return self.typical is None
 
     @property
     def most_nodes(self) -> int:
         return len(self.layout.paths)
 
     def session(self, slots: int, capacity: int) -> HeadSession:
-        return HeadSession(self.heads, self.layout)
+        return HeadSession(self.heads, self.layout, self.typical)
 
 
 class HeadSession:
     """Of each sequence, the hidden state of its last row and the root that follows it."""
 
-    def __init__(self, heads: DraftHeads, layout: Layout) -> None:
-        self.heads, self.layout = heads, layout
+    def __init__(self, heads: DraftHeads, layout: Layout, typical: Typical | None = None) -> None:
+        self.heads, self.layout, self.typical = heads, layout, typical
         self.last: dict[int, tuple[Tensor, int]] = {}
 
     def open(
@@ -186,7 +193,7 @@ class HeadSession:
         roots_B = torch.tensor([self.last[slot][1] for slot in room], device=hidden_BH.device)
         tokens = self.heads.grow(hidden_BH, roots_B, layout, depth)[:, 1:].tolist()
         return {
-            slot: Proposal(layout.tree(row[: layout.nodes(deep)]))
+            slot: Proposal(layout.tree(row[: layout.nodes(deep)]), typical=self.typical)
             for row, (slot, deep) in zip(tokens, room.items(), strict=True)
         }
 

@@ -43,6 +43,7 @@ class Lookahead:
     name = "lookahead"
     capture_layers = None
     reads_hidden = False
+    lossless = True
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.ngram < 2 or self.guesses < 1:

@@ -2,8 +2,8 @@
 
 Every head reads the same hidden state and knows nothing of the other heads' guesses: the tree is
 the Cartesian product of their likeliest tokens, cut to the nodes that are most often right. This is
-Medusa-1: the target stays frozen. Guesses stand only where exact verification accepts them; the
-paper's typical acceptance, which changes the output distribution, is left out.
+Medusa-1: the target stays frozen. Guesses stand only where exact verification accepts them, unless
+the paper's typical acceptance is asked for (`decode.verify.Typical`): it bends what is sampled.
 """
 
 from __future__ import annotations

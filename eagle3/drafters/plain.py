@@ -16,6 +16,7 @@ class Plain:
     name = "plain"
     capture_layers = None
     reads_hidden = False
+    lossless = True
     most_nodes = 0
 
     def session(self, slots: int, capacity: int) -> PlainSession:

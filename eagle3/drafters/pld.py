@@ -34,6 +34,7 @@ class PromptLookup:
     name = "pld"
     capture_layers = None
     reads_hidden = False
+    lossless = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest or self.length < 1:

@@ -38,6 +38,7 @@ class Speculative:
     name = "sps"
     capture_layers = None
     reads_hidden = False
+    lossless = True
 
     @classmethod
     def of(cls, model: Any, vocab_size: int, length: int = 4) -> Self:

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
-from eagle3.draft import Draft
+from eagle3.draft import Draft, DraftConfig
 from eagle3.errors import BadInput
 from eagle3.export import official
+from eagle3.export.official import Stored
 from eagle3.run import Context
 from eagle3.target import Target
 
@@ -43,6 +45,26 @@ class Given:
         """
         with self._explained():
             config = official.read_config(self.folder, num_layers)
+        self._compare(config, hidden_size, vocab_size, layers)
+
+    def read(self, target: Any) -> Stored:
+        """All of it, whichever layers of the target it captures.
+
+        Args:
+            target: the target's text config.
+
+        Raises:
+            BadInput: as `load`.
+        """
+        with self._explained():
+            stored = official.read(self.folder, target.num_hidden_layers)
+        config = stored.config
+        self._compare(config, target.hidden_size, target.vocab_size, config.capture_layers)
+        return stored
+
+    def _compare(
+        self, config: DraftConfig, hidden_size: int, vocab_size: int, layers: Layers
+    ) -> None:
         wanted = {
             "hidden size": (config.hidden_size, hidden_size),
             "vocabulary": (config.vocab_size, vocab_size),

@@ -7,16 +7,18 @@ from pathlib import Path
 import torch
 
 from eagle3 import vocab
+from eagle3.attach.fingerprint import FILE, Fingerprint
 from eagle3.data.features import CONVENTION
 from eagle3.data.local import target_dir, target_facts
 from eagle3.draft import Draft, DraftCache
 from eagle3.export import official
-from eagle3.run import Context
+from eagle3.run import Context, write_json
 from eagle3.target import Target
 
 
 def export(ctx: Context) -> None:
-    """Write `draft/` in the target's dtype; read back, it must give the trained draft's logits."""
+    """Write `draft/` in the target's dtype; read back, it must give the trained draft's logits.
+    `fingerprint.json` says which checkpoint it is for, to tell how far another one is from it."""
     about = target_facts(ctx)
     target = Target.load(target_dir(ctx))
     embed = target.embed.weight.detach()
@@ -26,6 +28,7 @@ def export(ctx: Context) -> None:
     official.save(trained, folder, target.num_layers, dtype)
     reloaded = official.load(folder, embed)
     _same_logits(trained, reloaded, dtype)
+    write_json(ctx.out / FILE, Fingerprint.of(target_dir(ctx), about).model_dump())
     ctx.summary |= {
         "format": "official",
         "architecture": official.ARCHITECTURE,

@@ -22,7 +22,8 @@ class StageCost(Figures):
 
     name: str
     tokens: int
-    """Tokens that it writes (regenerate, benchmark, prove), reads (extract) or passes (train)."""
+    """Tokens that it writes (regenerate, parity, benchmark, prove), reads (extract) or passes
+    (train)."""
     tokens_per_s: float
     hours: float
     money: float | None = None
@@ -157,8 +158,12 @@ def _stages(
     asked = min(bench.prompts, work.heldout_prompts) * bench.max_new_tokens * bench.repeats
     proved = min(proof.prompts, work.heldout_prompts) * proof.max_new_tokens
     proved += min(SAMPLED_PROMPTS, work.heldout_prompts) * SAMPLED_TOKENS * proof.samples
-    # Twice: with the draft and without it, which is not faster than assumed here.
-    for name, tokens in (("benchmark", 2 * asked), ("prove", 2 * proved)):
+    tried = min(recipe.parity.prompts, work.heldout_prompts) * recipe.parity.max_new_tokens
+    engines = 2 if recipe.engines == "auto" else len({"native", *recipe.engines})
+    # Twice: with the draft and without it, which is not faster than assumed here. Of engines, each
+    # writes with it; what they take to start is not known.
+    times = {"parity": (1 + engines) * tried, "benchmark": 2 * asked, "prove": 2 * proved}
+    for name, tokens in times.items():
         found.append(_cost(name, tokens, tokens / single, one))
     return [cost for cost in found if cost.hours > 0]
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from eagle3.plan import gemma4
+
 Config = Mapping[str, Any]
 
 
@@ -32,6 +34,8 @@ class Family:
     """The experts of a layer; None for a plain MLP."""
     latent: bool = False
     """Latent attention (DeepSeek-V2): low-rank projections, and no plain K and V."""
+    uneven: bool = False
+    """Layers that differ from one another (Gemma 4): `gemma4.py` counts them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +90,14 @@ def count(family: Family, given: Config) -> Count:
         raise ValueError(f"num_hidden_layers is {layers:,}")
     embedding = c["vocab_size"] * hidden
     total = active = hidden * (family.norms > 0)
+    if family.uneven:
+        more, used = gemma4.outside(c)
+        total, active = total + more, active + used
     for layer in range(layers):
+        if family.uneven:
+            all_of_it, used = gemma4.layer(c, layer)
+            total, active = total + all_of_it, active + used
+            continue
         shared = attention(family, c) + family.norms * hidden
         mlp, used = _mlp(family, c, layer)
         total += shared + mlp
@@ -213,6 +224,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": Family(defaults=_GEMMA),
     "gemma2": Family(norms=4, defaults=_GEMMA),
     "gemma3_text": Family(norms=4, qk_norm="head", defaults=_GEMMA3),
+    "gemma4_text": Family(uneven=True, defaults=gemma4.DEFAULTS),
     "olmo": Family(norms=0),
     "olmo2": Family(qk_norm="wide"),
     "olmo3": Family(qk_norm="wide"),

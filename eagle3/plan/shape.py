@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eagle3 import fit
 from eagle3.config import explain
+from eagle3.plan import gemma4
 from eagle3.plan.families import DEFAULTS, FAMILIES, count, head_dim
 from eagle3.plan.images import TEXT_PARTS, image_parameters, text_config
 
@@ -74,6 +75,8 @@ class TargetShape(Figures):
             if family.latent:
                 wide = heads * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
                 cached = wide + heads * c["v_head_dim"]
+            if family.uneven:
+                cached = gemma4.cache_width(c)
             config = SimpleNamespace(**{"head_dim": None, **c})
             return cls(
                 model_type=kind,

@@ -3,7 +3,6 @@
 greedy.py      token for token, against stock transformers (`reference.py`)
 tolerance.py   how near two logits must lie for a difference to be rounding
 samples.py     the distribution of sampled text, by counting (`twosample.py`)
-exact.py       the distribution of sampled text, by going every way (for tests)
 stage.py       the `prove` stage, which writes certificate.json and certificate.md
 again.py       `eagle3 prove RUN --again`: prove once more, and say which fields differ
 """

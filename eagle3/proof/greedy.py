@@ -19,6 +19,7 @@ from eagle3.bench.prompts import HeldOut
 from eagle3.data.records import Record
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Request
+from eagle3.errors import BadInput
 from eagle3.proof.reference import Reference
 
 TOKENS_PER_TIE = 1000
@@ -59,19 +60,46 @@ class PromptProof(Record):
     mismatch: Difference | None
 
 
+def refuse_lossy(engine: Engine) -> None:
+    """Only a method that is verified exactly can be proved.
+
+    Raises:
+        BadInput: this one is not.
+    """
+    if not engine.drafter.lossless:
+        raise BadInput(
+            f"{engine.drafter.name} is lossy: its guesses are not verified exactly, so that what "
+            "is sampled with it is not the target's",
+            "prove a method with exact acceptance",
+        )
+
+
 def prove_prompt(
     engine: Engine, reference: Reference, prompt: HeldOut, max_new_tokens: int
 ) -> PromptProof:
     """Decode one prompt with the draft and compare it with the reference, near ties passed over."""
+    refuse_lossy(engine)
     eos_ids = engine.target.eos_ids()
     [ours] = engine.generate([Request(prompt.ids, max_new_tokens, stop_ids=eos_ids)])
+    return compare(reference, prompt, ours.tokens, eos_ids, max_new_tokens, ours.rounds)
+
+
+def compare(
+    reference: Reference,
+    prompt: HeldOut,
+    tokens: list[int],
+    eos_ids: frozenset[int],
+    max_new_tokens: int,
+    rounds: int = 0,
+) -> PromptProof:
+    """Compare what an engine wrote with the reference, which goes on from a near tie as it did."""
     ties: list[Difference] = []
     mismatch: Difference | None = None
     same = 0
-    while same < max_new_tokens and (not same or ours.tokens[same - 1] not in eos_ids):
-        prefix = [*prompt.ids, *ours.tokens[:same]]
-        theirs = [*ours.tokens[:same], *reference.greedy(prefix, max_new_tokens - same)]
-        found = _first_difference(ours.tokens, theirs, reference, prompt.ids)
+    while same < max_new_tokens and (not same or tokens[same - 1] not in eos_ids):
+        prefix = [*prompt.ids, *tokens[:same]]
+        theirs = [*tokens[:same], *reference.greedy(prefix, max_new_tokens - same)]
+        found = _first_difference(tokens, theirs, reference, prompt.ids)
         if found is None:
             break
         if not found.is_tie:
@@ -83,8 +111,8 @@ def prove_prompt(
         id=prompt.id,
         prompt_sha256=prompt.sha256,
         prompt_tokens=len(prompt.ids),
-        new_tokens=len(ours.tokens),
-        rounds=ours.rounds,
+        new_tokens=len(tokens),
+        rounds=rounds,
         verdict="mismatch" if mismatch else "near_tie" if ties else "equal",
         near_ties=ties,
         mismatch=mismatch,

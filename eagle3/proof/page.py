@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from eagle3.report.markdown import table
+
 
 def page(c: dict[str, Any]) -> str:
     """`certificate.md` of a certificate."""
@@ -46,8 +48,15 @@ def _greedy(c: dict[str, Any]) -> str:
 def _ties(c: dict[str, Any]) -> str:
     """Every place where the outputs differ, with its margin."""
     rows = [
-        f"| {p['id']} | {d['position']} | {d['with_draft']} | {d['reference']} | "
-        f"{_number(d['margin'])} | {_number(d['allowed'])} | {kind} |"
+        [
+            p["id"],
+            d["position"],
+            d["with_draft"],
+            d["reference"],
+            _number(d["margin"]),
+            _number(d["allowed"]),
+            kind,
+        ]
         for p in c["by_prompt"]
         for kind, d in [
             *(("near tie", tie) for tie in p["near_ties"]),
@@ -56,14 +65,20 @@ def _ties(c: dict[str, Any]) -> str:
     ]
     if not rows:
         return ""
-    head = "| prompt | position | with draft | reference | margin | allowed | |"
-    return "\n".join([head, "|---|---|---|---|---|---|---|", *rows, ""])
+    head = ["prompt", "position", "with draft", "reference", "margin", "allowed", ""]
+    return "\n".join([*table(head, rows), ""])
 
 
 def _sampling(s: dict[str, Any]) -> str:
     rows = [
-        f"| {t['feature']} | {t['total_variation']:.3f} | {t['p']:.4f} | {t['p_corrected']:.4f} | "
-        f"{_number(t['caught_80'])} | {_number(t['caught_95'])} |"
+        [
+            t["feature"],
+            f"{t['total_variation']:.3f}",
+            f"{t['p']:.4f}",
+            f"{t['p_corrected']:.4f}",
+            _number(t["caught_80"]),
+            _number(t["caught_95"]),
+        ]
         for t in s["tests"]
     ]
     return "\n".join(
@@ -72,9 +87,7 @@ def _sampling(s: dict[str, Any]) -> str:
             f"{s['temperature']}; {s['rule']['test']}; a false alarm comes once in "
             f"{1 / s['rule']['alpha']:,.0f} proofs. *Caught* is how much probability a fault would "
             "have to move, at that place in every text, to be found with 80% and 95%.\n",
-            "| | distance seen | p | p, corrected | caught 80% | caught 95% |",
-            "|---|---|---|---|---|---|",
-            *rows,
+            *table(["", "distance seen", "p", "p, corrected", "caught 80%", "caught 95%"], rows),
             "",
         ]
     )
@@ -117,9 +130,9 @@ def _made_of(c: dict[str, Any]) -> str:
         **{f"version of {key}": value for key, value in c["versions"].items()},
         **c["hardware"],
     }
-    rows = "\n".join(f"| {key} | `{value}` |" for key, value in facts.items())
+    rows = "\n".join(table(["", ""], [[key, f"`{value}`"] for key, value in facts.items()]))
     return (
-        f"| | |\n|---|---|\n{rows}\n\nTo prove it again and compare: `eagle3 prove RUN --again`, "
+        f"{rows}\n\nTo prove it again and compare: `eagle3 prove RUN --again`, "
         "RUN being the run directory.\n"
     )
 

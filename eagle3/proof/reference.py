@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 
+from eagle3 import stock
+from eagle3.decode.sampling import Sampling
 from eagle3.load import load_model
 from eagle3.proof.tolerance import allowed_margin
 
@@ -29,25 +30,19 @@ class Reference:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._path, self._device, self.dtype = path, device, dtype
-        self._eos_ids = sorted(eos_ids)
+        self._eos_ids = eos_ids
         self._model = self._load(dtype)
 
     def greedy(self, ids: list[int], max_new_tokens: int) -> list[int]:
-        """New tokens after `ids`, an EOS included; none of the model's own generation settings."""
-        return self._generate(ids, max_new_tokens, do_sample=False)[0]
+        """New tokens after `ids`, an EOS included."""
+        return stock.generate(self._model, ids, max_new_tokens, self._eos_ids, Sampling())[0]
 
     def sample(self, ids: list[int], max_new_tokens: int, count: int, seed: int) -> list[list[int]]:
         """So many continuations, drawn at temperature 1 from the whole distribution."""
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return self._generate(
-                ids,
-                max_new_tokens,
-                do_sample=True,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                num_return_sequences=count,
+            return stock.generate(
+                self._model, ids, max_new_tokens, self._eos_ids, Sampling(1.0), count
             )
 
     def margin(self, ids: list[int], tokens: tuple[int, int]) -> tuple[float, float]:
@@ -59,25 +54,6 @@ class Reference:
         largest = float(logits_V.max())
         margin = largest - float(logits_V[list(tokens)].min())
         return margin, allowed_margin(largest, self.dtype)
-
-    def _generate(self, ids: list[int], max_new_tokens: int, **how: Any) -> list[list[int]]:
-        config = GenerationConfig(
-            num_beams=1,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=self._eos_ids or None,
-            pad_token_id=self._eos_ids[0] if self._eos_ids else None,
-            **how,
-        )
-        self._model.generation_config = config  # unset fields would be filled in from it
-        ids_1P = torch.tensor([ids], device=self._device)
-        mask_1P = torch.ones_like(ids_1P)
-        out = self._model.generate(ids_1P, attention_mask=mask_1P, generation_config=config)
-        return [self._ended(row[len(ids) :]) for row in out.tolist()]
-
-    def _ended(self, tokens: list[int]) -> list[int]:
-        """Tokens up to the first EOS; what follows it in a batch is padding."""
-        ends = [at for at, token in enumerate(tokens, start=1) if token in self._eos_ids]
-        return tokens[: ends[0]] if ends else tokens
 
     @cached_property
     def _exact(self) -> Any:

@@ -17,6 +17,7 @@ from eagle3.data.records import Record
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Request
 from eagle3.decode.sampling import Sampling
+from eagle3.proof.greedy import refuse_lossy
 from eagle3.proof.reference import Reference
 from eagle3.proof.twosample import ALPHA, DRAWS, Hypothesis, compare
 
@@ -44,6 +45,7 @@ def shortest(prompts: Sequence[HeldOut]) -> list[HeldOut]:
 
 def draw(engine: Engine, reference: Reference, prompt: HeldOut, count: int, seed: int) -> Samples:
     """Continue a prompt so many times on either side; random numbers depend on the prompt too."""
+    refuse_lossy(engine)
     first = seed + int(prompt.sha256[:12], 16)
     stop_ids = engine.target.eos_ids()
     requests = [

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import html
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3.config import RunConfig
 from eagle3.plan import serving
+from eagle3.report.blocks import Block, Code, Heading, Picture, Table, Text, as_html, as_markdown
 from eagle3.report.facts import Facts
+from eagle3.report.parity import parity
 from eagle3.report.plots import write_plots
 from eagle3.run import write_json
-
-
-@dataclass(frozen=True)
-class Heading:
-    text: str
-
-
-@dataclass(frozen=True)
-class Text:
-    text: str
-
-
-@dataclass(frozen=True)
-class Code:
-    text: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    name: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class Table:
-    head: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-Block = Heading | Text | Code | Picture | Table
 
 
 def write_report(run: Path, config: RunConfig) -> Path:
@@ -53,8 +21,8 @@ def write_report(run: Path, config: RunConfig) -> Path:
     pictures = write_plots(facts, folder)
     title = f"EAGLE-3 draft for {facts.target.get('resolved', config.target)}"
     blocks = _blocks(facts, pictures)
-    (folder / "report.md").write_text(_markdown(title, blocks))
-    (folder / "report.html").write_text(_html(title, blocks, folder))
+    (folder / "report.md").write_text(as_markdown(title, blocks))
+    (folder / "report.html").write_text(as_html(title, blocks, folder))
     write_json(folder / "metrics.json", facts.metrics())
     return folder
 
@@ -64,6 +32,7 @@ def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
     if "speedup.svg" in pictures:
         blocks.append(Picture("speedup", "Speed, and acceptance by position in the draft."))
     blocks += _cost_model(facts)
+    blocks += parity(facts)
     blocks += _trained(facts)
     if "loss.svg" in pictures:
         blocks.append(Picture("loss", "Training loss, and acceptance length on held-out answers."))
@@ -74,7 +43,8 @@ def _blocks(facts: Facts, pictures: list[str]) -> list[Block]:
     if bench.chooses:
         return blocks
     flags = serving(config.target_ref, resolved, bench)
-    commands = "\n\n".join(flags[engine]["command"] for engine in ("vllm", "sglang"))
+    ours = "eagle3 serve TARGET DRAFT --engine llamacpp"
+    commands = "\n\n".join([ours, *(flags[engine]["command"] for engine in ("vllm", "sglang"))])
     return [*blocks, Heading("Serve it"), Code(commands)]
 
 
@@ -89,6 +59,8 @@ def _verdict(facts: Facts) -> str:
             f"independent reference, {prove['mismatches']} differences, "
             f"{prove['near_ties']} near ties ({prove['dtype']})."
         )
+    if tried := facts.summary("parity"):
+        parts.append(tried["said"])
     if bench:
         low, high = bench["speedup_ci"]
         pace = {
@@ -211,67 +183,3 @@ def _duration(seconds: float) -> str:
 
 def _cost(seconds: float, price: float | None) -> str:
     return "–" if price is None else f"{seconds / 3600 * price:.3f}"
-
-
-def _markdown(title: str, blocks: list[Block]) -> str:
-    out = [f"# {_escaped(title)}"]
-    for block in blocks:
-        match block:
-            case Heading(text):
-                out.append(f"## {text}")
-            case Text(text):
-                out.append(_escaped(text))
-            case Code(text):
-                out.append(f"```\n{text}\n```")
-            case Picture(name, caption):
-                out.append(f"![{caption}]({name}.png)")
-            case Table(head, rows):
-                cells = [tuple(_escaped(cell) for cell in row) for row in rows]
-                lines = [head, tuple("---" for _ in head), *cells]
-                out.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    return "\n\n".join(out) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """Names of others must not become markup, nor end a table's cell."""
-    for mark, plain in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "\\`"), ("\n", " ")):
-        text = text.replace(mark, plain)
-    return text
-
-
-_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;
-color:#1f2933}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}table{border-collapse:collapse}
-td,th{padding:.25rem .9rem .25rem 0;border-bottom:1px solid #e4e7eb;text-align:left;
-overflow-wrap:anywhere}pre{background:#f5f7fa;padding:.8rem;overflow-x:auto}img{max-width:100%}
-figcaption{color:#616e7c;font-size:.9rem}figure{margin:1rem 0}"""
-
-
-def _html(title: str, blocks: list[Block], folder: Path) -> str:
-    body = [f"<h1>{html.escape(title)}</h1>"]
-    for block in blocks:
-        match block:
-            case Heading(text):
-                body.append(f"<h2>{html.escape(text)}</h2>")
-            case Text(text):
-                body.append(f"<p>{html.escape(text)}</p>")
-            case Code(text):
-                body.append(f"<pre>{html.escape(text)}</pre>")
-            case Picture(name, caption):
-                data = base64.b64encode((folder / f"{name}.svg").read_bytes()).decode()
-                body.append(
-                    f'<figure><img alt="{html.escape(caption)}" '
-                    f'src="data:image/svg+xml;base64,{data}">'
-                    f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-                )
-            case Table(head, rows):
-                body.append("<table>" + _row("th", head) if any(head) else "<table>")
-                body.append("".join(_row("td", row) for row in rows) + "</table>")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
-        f"<body>{''.join(body)}</body></html>\n"
-    )
-
-
-def _row(tag: str, cells: tuple[str, ...]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"

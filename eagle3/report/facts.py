@@ -22,6 +22,7 @@ class Facts:
     """By stage, in order; a stage that has not run is absent."""
     target: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    parity: dict[str, Any] = field(default_factory=dict)
     benchmark: dict[str, Any] = field(default_factory=dict)
     certificate: dict[str, Any] = field(default_factory=dict)
 
@@ -49,6 +50,7 @@ class Facts:
             manifests={s: read_manifest(f) for s, f in folders.items()},
             target=read("resolve", "target.json"),
             history=[json.loads(x) for x in lines.read_text().splitlines()] if lines else [],
+            parity=read("parity", "parity.json"),
             benchmark=read("benchmark", "benchmark.json"),
             certificate=read("prove", "certificate.json"),
         )

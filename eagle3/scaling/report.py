@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from eagle3.provenance import hardware, versions
+from eagle3.report.markdown import table
 from eagle3.report.plots import BLUE, GREY, ORANGE, plain, save
 from eagle3.run import write_json
 from eagle3.scaling.fit import Curve, Value
@@ -72,14 +73,21 @@ def _markdown(finding: Finding) -> str:
         f"{_said(curve.twice)}: {curve.doubling.at:+.3f} ({curve.doubling.low:+.3f} to "
         f"{curve.doubling.high:+.3f}) for a doubling. {_advice(curve.doubling)}",
         "",
-        "| data | samples | training tokens | answer tokens | steps | acceptance length |",
-        "|---|---|---|---|---|---|",
+        *table(
+            ["data", "samples", "training tokens", "answer tokens", "steps", "acceptance length"],
+            [
+                [
+                    training.share,
+                    f"{training.samples:,}",
+                    f"{training.tokens:,}",
+                    f"{training.answer_tokens:,}",
+                    f"{training.steps:,}",
+                    _said(tau),
+                ]
+                for training, tau in zip(finding.trainings, curve.taus, strict=True)
+            ],
+        ),
     ]
-    for training, tau in zip(finding.trainings, curve.taus, strict=True):
-        lines.append(
-            f"| {training.share} | {training.samples:,} | {training.tokens:,} | "
-            f"{training.answer_tokens:,} | {training.steps:,} | {_said(tau)} |"
-        )
     lines += ["", "![acceptance length against training tokens](scaling.png)", ""]
     lines += [f"- {note}" for note in _notes(finding)]
     return "\n".join(lines) + "\n"

@@ -16,6 +16,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +48,31 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint of `state["step"]` and drop all but the newest `keep`.
 
-    It is written and synced under another name, then renamed: a full disk or a kill leaves the
-    earlier ones as they were.
-
     Args:
         draft: whole, like the moments (`eagle3.train.sharded`): a training goes on from it with
             any number of processes.
     """
-    final = work / f"checkpoint-{state['step']:06d}"
-    writing = work / WRITING
-    shutil.rmtree(writing, ignore_errors=True)
-    try:
+    with new_checkpoint(work, state["step"], keep) as writing:
         official.save(draft, writing, num_target_layers, torch.float32)
-        save_file(moments | _random_states(), writing / OPTIMIZER)
+        save_optimizer(writing, moments)
         (writing / STATE).write_text(json.dumps(state))
         if (work / "best").is_dir():
             _link(work / "best" / official.WEIGHTS, writing / BEST)
+    return checkpoints(work)[-1]
+
+
+@contextmanager
+def new_checkpoint(work: Path, step: int, keep: int = 1) -> Iterator[Path]:
+    """The folder of a checkpoint to be filled; all but the newest `keep` are dropped then.
+
+    It is filled and synced under another name, then renamed: a full disk or a kill leaves the
+    earlier ones as they were.
+    """
+    final, writing = work / f"checkpoint-{step:06d}", work / WRITING
+    shutil.rmtree(writing, ignore_errors=True)
+    writing.mkdir(parents=True)
+    try:
+        yield writing
         _sync(writing)
     except BaseException:
         shutil.rmtree(writing, ignore_errors=True)  # gives back what a full disk needs most
@@ -70,7 +81,6 @@ def save_checkpoint(
     writing.rename(final)
     for old in checkpoints(work)[:-keep]:
         shutil.rmtree(old)
-    return final
 
 
 def checkpoints(work: Path) -> list[Path]:
@@ -99,11 +109,21 @@ def load_checkpoint(
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
     _same_recipe(folder, state.get("recipe", {}), json.loads(json.dumps(recipe)))
     load_weights(draft, load_file(folder / official.WEIGHTS))
+    load_optimizer(folder, optimizer)
+    return state
+
+
+def save_optimizer(folder: Path, moments: dict[str, torch.Tensor]) -> None:
+    """Keep an optimiser's moments (`eagle3.train.sharded`), and the state of random numbers."""
+    save_file(moments | _random_states(), folder / OPTIMIZER)
+
+
+def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer) -> None:
+    """Put back what `save_optimizer` kept."""
     found = load_file(folder / OPTIMIZER)
     for key in [key for key in found if key.startswith("rng.")]:
         _restore_random(key.removeprefix("rng."), found.pop(key))
     load_moments(optimizer, found)
-    return state
 
 
 def deciding(ctx: Context) -> dict[str, Any]:

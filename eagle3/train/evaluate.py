@@ -114,7 +114,7 @@ def acceptances(draft: Draft, samples: Iterable[Sample], depths: Sequence[int]) 
         rows_R = batch.supervised_ST[0].nonzero()[:, 0]
         if len(rows_R) == 0:
             continue
-        matched = dict(zip(rows_R.tolist(), _matched(draft, batch, rows_R, deepest), strict=True))
+        matched = dict(zip(rows_R.tolist(), agreeing(draft, batch, rows_R, deepest), strict=True))
         for total in totals:
             walk(total, matched, sample.spans)
     return totals
@@ -152,7 +152,7 @@ def coverage(samples: Iterable[Sample], draft: Draft, head_VH: Tensor, cap: floa
     return float(sum(mass.sum() for mass in masses)) / max(1, sum(map(len, masses)))
 
 
-def _matched(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int]:
+def agreeing(draft: Draft, batch: Batch, rows_R: Tensor, depth: int) -> list[int]:
     """For each row, how many tokens of its own greedy chain agree with the data, in order."""
     last = len(batch.ids_T) - 1
     choices: list[Tensor] = []

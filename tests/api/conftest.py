@@ -23,9 +23,10 @@ from api.cli.console import Connection
 from api.client import Client
 from api.state import State
 from jobs import service
+from jobs.base import Base
 from jobs.drafts import add_draft
 from jobs.events import append_event
-from jobs.models import Base, Draft, Job
+from jobs.models import Draft, Job
 from jobs.settings import Settings
 from jobs.spec import parse_spec
 from jobs.states import JobStatus, StageStatus

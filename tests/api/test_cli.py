@@ -162,3 +162,16 @@ def test_the_template_names_every_key() -> None:
     known: dict[str, Any] = JobSpec.model_json_schema()["properties"]
     assert set(yaml.safe_load(JOB_TEMPLATE)) <= set(known)
     assert all(f"{name}:" in JOB_TEMPLATE for name in known)
+
+
+def test_jobs_are_steered(run: Run, queued: str) -> None:
+    assert "paused" in run("pause", queued).err
+    assert "queued" in run("resume", queued).err
+    assert run("retry", queued).code == Exit.BAD_INPUT
+    run("cancel", queued)
+    assert "queued" in run("retry", queued).err
+
+
+def test_drafts_are_promoted_and_rolled_back(run: Run, succeeded: str) -> None:
+    assert "champion of eagle3--demo" in run("promote", succeeded).err
+    assert run("rollback", succeeded).code == Exit.BAD_INPUT

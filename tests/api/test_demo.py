@@ -96,7 +96,7 @@ def test_an_interrupted_demo_goes_on_at_the_next_call(demo: Demo, tmp_path: Path
     assert f"{job.id} goes on" in err
     assert "MLflow: eagle3--demo version 1, alias champion" in err
     assert (tmp_path / "home/reports" / job.id / "report.html").is_file()
-    assert "vllm serve TARGET_DIR" in out
+    assert f"updraft serve {job.id} --engine llamacpp" in out
     assert not (tmp_path / "home/instance.json").exists()
 
 

@@ -57,6 +57,32 @@ def _family(pid: int | None) -> list[psutil.Process]:
     return found
 
 
+SLOW_START = """
+import http.server, pathlib, sys, time
+time.sleep(2)
+pathlib.Path(sys.argv[1]).touch()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start_s", "whole"), [(60.0, True), (0.0, False)])
+def test_a_start_that_must_be_whole_is_let_finish(
+    service: Callable[..., Service], tmp_path: Path, start_s: float, whole: bool
+) -> None:
+    port, made = _free_port(), tmp_path / "made"
+    argv = [sys.executable, "-c", SLOW_START, str(made), str(port)]
+    url = f"http://127.0.0.1:{port}"
+    one = service(Program(name="tables", argv=argv, ready_url=url, start_s=start_s))
+    one.start(lambda: None)
+    one.stop()
+    assert made.exists() == whole
+
+
 @pytest.mark.slow
 def test_stop_ends_children_and_grandchildren(service: Callable[..., Service]) -> None:
     one = service(_python(FAMILY))
@@ -186,7 +212,7 @@ def test_up_serves_and_stops_cleanly(tmp_path: Path) -> None:
         everyone = _family(up.pid)
         with Client(f"http://127.0.0.1:{port}") as client:
             assert client.live().service == "updraft"
-            assert client.ready().status == "ok"
+            assert client.ready().status == "degraded"  # the API alone, with no relay
             job, _ = client.submit({"target": "demo", "recipe": "quick"})
             assert client.job(job.id) is client.job(job.id)
             live = client.stream(job.id)

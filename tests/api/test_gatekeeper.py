@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from api.state import State
+from jobs import tally
+from jobs.ids import utcnow
 from tests.api.conftest import problem_of
 
 
@@ -61,9 +64,11 @@ def test_an_unexpected_error_tells_its_id_and_nothing_else(web: TestClient) -> N
 
 
 def test_ready_names_what_is_not(web: TestClient, state: State) -> None:
+    with state.db.write() as session:
+        tally.sign(session, tally.RELAY, utcnow())
     assert web.get("/readyz").json() == {
         "status": "ok",
-        "checks": {"db": "ok", "store": "ok", "broker": "ok"},
+        "checks": {"db": "ok", "store": "ok", "broker": "ok", "relay": "ok"},
     }
     with state.db.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE stages")
@@ -72,6 +77,14 @@ def test_ready_names_what_is_not(web: TestClient, state: State) -> None:
     assert answer.status_code == 503
     assert answer.json()["checks"]["store"] == "ok"
     assert "migrated" in answer.json()["checks"]["db"]
+
+
+def test_without_a_relay_it_is_degraded(web: TestClient, state: State) -> None:
+    answer = web.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+    with state.db.write() as session:
+        tally.sign(session, tally.RELAY, utcnow() - timedelta(hours=1))
+    assert "the last sweep was 3600 s ago" in web.get("/readyz").json()["checks"]["relay"]
 
 
 def test_the_page_is_self_contained(web: TestClient) -> None:

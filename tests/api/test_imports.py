@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +36,13 @@ def test_no_torch_in_the_services(module: str) -> None:
     assert rooms <= {"eagle3.config", "eagle3.plan", "eagle3.fit"}
     if module.startswith("api"):
         assert "workers" not in heavy
+
+
+def test_what_is_loaded_is_no_work_for_the_garbage_collector(tmp_path: Path) -> None:
+    code = "import gc, api.app; app = api.app.serve(); print(gc.get_freeze_count())"
+    env = {k: v for k, v in os.environ.items() if not k.startswith("UPDRAFT_")}
+    env |= {"UPDRAFT_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert int(done.stdout) > 10_000

@@ -127,6 +127,15 @@ def test_a_draft_to_go_on_from_is_named_and_compared(
     ]
 
 
+def test_an_evaluation_has_its_draft_and_no_plan(web: TestClient, succeeded: str) -> None:
+    body = {"target": "demo", "evaluate": {"draft": "dft_01test", "count": 50}}
+    found = validated(web, body)
+    assert found["plan"] is None
+    assert "decodes 50 prompts" in found["unknown"][0]
+    other = web.post("/v1/jobs:validate", json={**body, "evaluate": {"draft": "dft_99"}})
+    assert problem_of(other, 422)["errors"][0]["pointer"] == "#/evaluate/draft"
+
+
 @pytest.mark.parametrize("query", ["gpu=abacus", "gpus=0", "price=-1", "gup=h100", "price=nan"])
 def test_hardware_that_does_not_exist_is_refused(web: TestClient, query: str) -> None:
     found = problem_of(web.post(f"/v1/jobs:validate?{query}", json=QUICK), 422)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from api.schemas import DraftView, EventView, JobView
 from eagle3.config import STAGES
 from eagle3.export import official
 from tests.e2e.up import Inputs, Up
+from tests.tiny import UNK, Tiny
 
 
 def gapless(events: list[EventView]) -> bool:
@@ -29,6 +31,10 @@ def check_job(job: JobView) -> None:
     summaries = {s.name: s.summary or {} for s in job.stages}
     assert summaries["benchmark"]["tau"] >= 2
     assert summaries["train"]["acceptance_length"] >= 2
+    parity = summaries["parity"]
+    assert (parity["holds"], parity["left_out"]) == (True, {}), parity
+    assert parity["engines"].keys() == {"native", "llamacpp"}
+    assert all(one["texts_identical"] == 4 for one in parity["engines"].values())
     assert summaries["prove"]["verdict"] == "lossless"
     assert (summaries["prove"]["mismatches"], summaries["prove"]["tokens"]) == (0, 4 * 24)
     assert job.result is not None
@@ -71,6 +77,36 @@ def check_pull(up: Up, draft: DraftView, folder: Path, inputs: Inputs) -> None:
     assert list(loaded.capture_layers) == draft.capture_layers
 
 
+def check_bundle(folder: Path, job: JobView) -> None:
+    """What was pulled says what each engine made of the draft, and the command that serves it."""
+    serving = json.loads((folder / "serving.json").read_text())
+    summary = next(s.summary or {} for s in job.stages if s.name == "parity")
+    assert serving["engines"] == summary["engines"]
+    assert serving["engines"]["llamacpp"]["acceptance_by_position"][0] > 0.5
+    assert serving["serve"] == f"updraft serve {job.id} --engine llamacpp"
+    assert serving["serve"] in (folder / "README.md").read_text()
+    assert "## In the engines that serve it" in (folder / "report.md").read_text()
+
+
+def check_served(up: Up, draft: DraftView, tiny: Tiny) -> None:
+    """`updraft serve` answers its own curl line with the target's own text."""
+    with up.serve(draft.id, "--engine", "llamacpp") as curl:
+        answer = subprocess.run(curl, capture_output=True, check=True, timeout=300)
+        prompt, tokens = json.loads(curl[-1])["prompt"], json.loads(answer.stdout)["tokens"]
+    assert len(tokens) > 8
+    assert tokens == tiny.chain(prompt[-1], len(tokens))
+
+
+def check_served_in_text(up: Up, draft: DraftView, tiny: Tiny) -> None:
+    """The same of vLLM, which is asked in text; the question's words are unknown to the target."""
+    with up.serve(draft.id, "--engine", "vllm") as curl:
+        answer = subprocess.run(curl, capture_output=True, check=True, timeout=300)
+    text = json.loads(answer.stdout)["choices"][0]["message"]["content"]
+    tokens = [int(word.removeprefix("t")) for word in text.split()]
+    assert len(tokens) > 8
+    assert tokens == tiny.chain(UNK, len(tokens))
+
+
 def check_mlflow(uri: str, draft: DraftView, job: JobView) -> Run:
     """Run, live metrics, and a version with tags that bind it, under its aliases."""
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -89,7 +125,11 @@ def check_mlflow(uri: str, draft: DraftView, job: JobView) -> Run:
     assert losses[-1].value < losses[0].value
     assert {"report.html", "report.md"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
 
+    [learned] = run.inputs.dataset_inputs
+    assert int(json.loads(learned.dataset.profile)["train"]) > 0
+
     version = client.get_model_version_by_alias(draft.name, "champion")
+    assert version.description.startswith(f"EAGLE-3 draft `{draft.id}`")
     assert str(version.version) == draft.mlflow_version
     assert client.get_model_version_by_alias(draft.name, "candidate").version == version.version
     assert version.run_id == run.info.run_id
@@ -105,6 +145,8 @@ def check_mlflow(uri: str, draft: DraftView, job: JobView) -> Run:
         "draft_vocab_sha256": export["draft_vocab_sha256"],
         "lossless": "true",
         "gate": "passed",
+        "engines": "llamacpp,native",
+        "parity.llamacpp": "agrees",
     }.items():
         assert version.tags[name] == value, name
     return run

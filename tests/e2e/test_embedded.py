@@ -11,12 +11,16 @@ from mlflow.tracking import MlflowClient
 
 from api.client import ApiError
 from api.schemas import DraftView, EventView, JobView
+from eagle3.engines.environments import Environment
 from tests.e2e.checks import (
+    check_bundle,
     check_draft,
     check_job,
     check_mlflow,
     check_pull,
     check_report,
+    check_served,
+    check_served_in_text,
     gapless,
 )
 from tests.e2e.up import Inputs, Up
@@ -86,8 +90,25 @@ def test_mlflow_has_the_run_and_the_version(embedded: Up, done: Done, draft: Dra
     assert done.losses_before_the_end > 1
 
 
-def test_pull(embedded: Up, inputs: Inputs, draft: DraftView, tmp_path: Path) -> None:
+def test_pull(embedded: Up, inputs: Inputs, done: Done, draft: DraftView, tmp_path: Path) -> None:
     check_pull(embedded, draft, tmp_path / "pulled", inputs)
+    check_bundle(tmp_path / "pulled", done.job)
+
+
+def test_it_is_served_and_answers_its_curl_line(
+    embedded: Up, inputs: Inputs, draft: DraftView
+) -> None:
+    check_served(embedded, draft, inputs.target)
+
+
+@pytest.mark.vllm
+def test_vllm_serves_it_too(
+    embedded: Up, inputs: Inputs, draft: DraftView, vllm_environment: Environment
+) -> None:
+    engines = Path(embedded.env["UPDRAFT_ENGINES"])
+    engines.mkdir()
+    (engines / "vllm").symlink_to(vllm_environment.root)
+    check_served_in_text(embedded, draft, inputs.target)
 
 
 def test_report_and_certificate(embedded: Up, done: Done) -> None:

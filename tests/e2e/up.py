@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import psutil
 
 from api.client import TERMINAL, Client
 from api.schemas import EventView, JobView
+from tests.processes import alive
 from tests.servers import free_port, wait_until
 from tests.tiny import Tiny, build_permutation_target, write_prompts
 
@@ -39,6 +41,7 @@ RECIPE: dict[str, Any] = {
         "eval_samples": 4,
         "checkpoint_every": 5,
     },
+    "parity": {"prompts": 4, "max_new_tokens": 24},
     "benchmark": {"prompts": 4, "max_new_tokens": 24, "threads": 1},
     "prove": {"prompts": 4, "max_new_tokens": 24},
 }
@@ -58,6 +61,7 @@ class Inputs:
         return {
             "target": f"file://{self.target.path}",
             "recipe": "quick",
+            "engines": ["native", "llamacpp"],
             "overrides": {**RECIPE, "train": train},
             "prompts": {"source": str(self.prompts), "heldout": 8},
             **changes,
@@ -77,6 +81,7 @@ class Up:
             "OMP_NUM_THREADS": "1",
             "UPDRAFT_HOME": str(self.home),
             "UPDRAFT_CACHE": str(folder / "cache"),
+            "UPDRAFT_ENGINES": str(folder / "engines"),
             "UPDRAFT_PORT": str(port),
             "UPDRAFT_MLFLOW_PORT": str(mlflow_port),
             **{f"UPDRAFT_{name.upper()}": value for name, value in settings.items()},
@@ -96,6 +101,27 @@ class Up:
             [sys.executable, "-m", "api.cli", *words],
             env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S,
         )  # fmt: skip
+
+    @contextmanager
+    def serve(self, *words: str) -> Iterator[list[str]]:
+        """`updraft serve` for the time of the block, as its curl line; Ctrl-C ends all of it."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "api.cli", "serve", *words],
+            env=self.env, cwd=self.folder, stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                assert process.stdout is not None
+                line = next((line for line in process.stdout if line.startswith("curl")), "")
+                assert line, "it ended before it answered"
+                yield shlex.split(line)
+                everyone = psutil.Process(process.pid).children(recursive=True)
+                assert everyone
+                process.send_signal(signal.SIGINT)
+                code = process.wait(120)
+            finally:
+                process.kill()
+        assert code == 0
+        assert not alive(everyone)
 
     def start(self) -> None:
         """Start everything, and return when all of it answers."""
@@ -117,19 +143,20 @@ class Up:
         self._process.send_signal(signal.SIGINT)
         self._process.communicate(timeout=180)
         assert self._process.returncode == 0, (self.folder / "up.log").read_text()
-        left = [p.cmdline() for p in (*everyone, *self.named_processes()) if p.is_running()]
+        left = alive((*everyone, *self.named_processes()))
         assert not left
 
     def close(self) -> None:
         """Whatever happened, leave nothing running."""
         self.client.close()
-        if self._process is not None and self._process.poll() is None:
-            everyone = self.processes()
-            self._process.kill()
-            self._process.communicate()
-            for process in everyone:
-                if process.is_running():
-                    process.kill()
+        if self._process is None:
+            return
+        everyone = self.processes() if self._process.poll() is None else []
+        self._process.kill()
+        self._process.communicate()
+        for process in everyone:
+            if process.is_running():
+                process.kill()
 
     def processes(self) -> list[psutil.Process]:
         """All that `up` has started, at any depth."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -61,6 +63,13 @@ def test_recipes_load_and_take_overrides() -> None:
     recipe = load_recipe("quick", {"train": {"epochs": 1.5}, "seed": 7})
     assert (recipe.train.epochs, recipe.seed) == (1.5, 7)
     assert recipe.train.ttt_steps == load_recipe("quick").train.ttt_steps
+
+
+def test_a_recipe_file_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    for seed in (1, 2):
+        file.write_text(f"name: mine\nseed: {seed}\n")
+        assert load_recipe(str(file), {"train": {"epochs": 1}}).seed == seed
 
 
 def test_an_unknown_key_is_named_with_its_full_path() -> None:

@@ -86,7 +86,20 @@ def test_the_stage_writes_what_was_trained(tmp_path: Path) -> None:
 
     def resolve(ctx: Context) -> None:
         write_json(ctx.out / "local.json", {"path": str(path)})
-        write_json(ctx.out / "target.json", {"dtype": "float32"})
+        names = ("weights", "tokenizer", "template", "config")
+        write_json(
+            ctx.out / "target.json",
+            {
+                "dtype": "float32",
+                "architecture": "LlamaForCausalLM",
+                "model_type": "llama",
+                "num_layers": target.num_layers,
+                "hidden_size": target.hidden_size,
+                "vocab_size": target.vocab_size,
+                "parameters": 1000,
+                **{f"{name}_sha256": "0" * 64 for name in names},
+            },
+        )
 
     def train(ctx: Context) -> None:
         official.save(draft, ctx.out / "draft", target.num_layers, torch.float32)

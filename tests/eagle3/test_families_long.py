@@ -48,6 +48,7 @@ class Golden:
     name = "golden"
     capture_layers = None
     reads_hidden = False
+    lossless = True
     most_nodes = 16
 
     def session(self, slots: int, capacity: int) -> GoldenSession:

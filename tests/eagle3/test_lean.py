@@ -34,7 +34,12 @@ def test_values_are_the_plain_ones(dtype: torch.dtype) -> None:
 def test_only_the_inputs_are_kept() -> None:
     kept: list[torch.Tensor] = []
     x, y = (torch.randn(3, 64, requires_grad=True) for _ in range(2))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         swiglu(RMSNorm(64, 1e-5)(x), y).sum()
     wide = {t.data_ptr() for t in kept if t.numel() == x.numel()}
     assert len(wide) == 3  # x, the normed x, and y

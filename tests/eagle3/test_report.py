@@ -13,6 +13,7 @@ import pytest
 from eagle3.config import PromptsConfig, RunConfig, load_recipe
 from eagle3.errors import BadInput
 from eagle3.report import write_report
+from eagle3.report.markdown import table
 from eagle3.run import Context, Stage, current, run_stage, write_json
 
 BENCH = {
@@ -26,6 +27,39 @@ BENCH = {
     "depth": 3,
     "prompts": 8,
     "verdict": "faster",
+}
+PARITY: dict[str, Any] = {
+    "depth": 2,
+    "prompts": 8,
+    "tokens": 256,
+    "dtype": "float32",
+    "tau": 1.6,
+    "by_position": [0.41, 0.3],
+    "engines": [
+        {
+            "engine": "native",
+            "version": "0.1.0",
+            "broken": None,
+            "said": "agrees at every position",
+            "tau": 1.61,
+            "positions": [{"found": 0.42, "agrees": True}, {"found": 0.31, "agrees": True}],
+            "text": {"equal": 8, "prompts": 8},
+        },
+        {
+            "engine": "llamacpp",
+            "version": "2026.1",
+            "broken": "acceptance",
+            "said": "position 0 accepts 10.0%, training says 41.0%",
+            "tau": 1.1,
+            "positions": [{"found": 0.1, "agrees": False}],
+            "text": {"equal": 8, "prompts": 8},
+        },
+    ],
+}
+PARITY_SUMMARY = {
+    "holds": False,
+    "said": "No parity: llamacpp, acceptance: position 0 accepts 10.0%, training says 41.0%",
+    "left_out": {"vllm": "it is too large"},
 }
 COST = {
     "target_ms_by_rows": {"1": 50.0, "2": 51.0, "3": 52.0, "4": 55.0},
@@ -67,6 +101,7 @@ def write_run(run: Path, bench: dict[str, Any], price: float | None = None) -> R
     stages = {
         "resolve": finish(target, target__json=target),
         "train": finish(train, history__jsonl="".join(json.dumps(row) + "\n" for row in history)),
+        "parity": finish(PARITY_SUMMARY, parity__json=PARITY),
         "benchmark": finish(bench, benchmark__json={"cost_model": COST, "why": "the reason"}),
         "prove": finish({**proof, "near_ties": 0, "dtype": "float32"}, certificate__json={}),
     }
@@ -123,3 +158,19 @@ def test_a_name_is_not_markup(tmp_path: Path) -> None:
         "| prompts | &lt;img src=x onerror=alert(1)>\\|\\`a\\` |"
         in (folder / "report.md").read_text()
     )
+
+
+def test_a_bar_ends_no_cell() -> None:
+    lines = ["| a | b |", "| --- | --- |", "| x\\|y | 1 |"]
+    assert table(["a", "b"], [["x|y", 1]]) == lines
+
+
+def test_engines_are_held_against_training_and_the_broken_link_is_named(tmp_path: Path) -> None:
+    folder = write_report(tmp_path, write_run(tmp_path, BENCH))
+    text = (folder / "report.md").read_text()
+    assert "| native 0.1.0 | 1.61 | 42.0% | 31.0% | 8 of 8 identical | agrees |" in text
+    assert "| llamacpp 2026.1 | 1.10 | 10.0% (apart) | – | 8 of 8 identical | broken: " in text
+    assert "llamacpp: acceptance: position 0 accepts 10.0%, training says 41.0%" in text
+    assert "vllm was not tried: it is too large." in text
+    assert text.index("No parity: llamacpp") < text.index("## Result")
+    assert "8 of 8 identical" in (folder / "report.html").read_text()

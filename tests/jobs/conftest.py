@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.base import Base
 from jobs.db import Database, migrate
-from jobs.models import Base
 from jobs.settings import Settings
+from tests.servers import postgres
+from tests.settings import settings_of
 
 
 @dataclass
@@ -38,12 +40,32 @@ def clock() -> Clock:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(_env_file=None, home=tmp_path / "home", max_active_jobs=50)
+    return settings_of(home=tmp_path / "home", max_active_jobs=50)
 
 
 @pytest.fixture
 def db(settings: Settings) -> Iterator[Database]:
     database = Database(settings.database_url)
+    Base.metadata.create_all(database.engine)
+    yield database
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server, for as long as the tests run."""
+    with postgres(tmp_path_factory.mktemp("postgres")) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.e2e)])
+def each_db(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Database]:
+    """An empty database of each kind that the service runs on."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("db")
+        return
+    database = Database(request.getfixturevalue("postgres_url"))
+    Base.metadata.drop_all(database.engine)
     Base.metadata.create_all(database.engine)
     yield database
     database.close()

@@ -14,7 +14,7 @@ def asking(url: str) -> JobSpec:
     return JobSpec(target="demo", overrides={"regenerate": {"engine": "openai", "base_url": url}})
 
 
-def test_a_job_reaches_listed_servers_only(settings: Settings):
+def test_a_job_reaches_listed_servers_only(settings: Settings) -> None:
     listed = settings.model_copy(update={"engines_allowed": ("http://gpu-1:8000/v1",)})
     for url in ("http://gpu-1:8000/v1", "http://gpu-1:8000/v1/"):
         check_allowed(asking(url), listed)
@@ -27,7 +27,7 @@ def test_a_job_reaches_listed_servers_only(settings: Settings):
         assert e.value.errors[0]["pointer"] == "overrides.regenerate.base_url"
 
 
-def test_no_server_is_allowed_unless_listed(settings: Settings):
+def test_no_server_is_allowed_unless_listed(settings: Settings) -> None:
     check_allowed(JobSpec(target="demo"), settings)
     with pytest.raises(InvalidSpec, match="not an allowed place"):
         check_allowed(asking("http://127.0.0.1:8000/v1"), settings)
@@ -43,6 +43,6 @@ def test_no_server_is_allowed_unless_listed(settings: Settings):
         "http://gpu-1/../v1",
     ],
 )
-def test_an_address_holds_no_credentials_and_no_tricks(url: str):
+def test_an_address_holds_no_credentials_and_no_tricks(url: str) -> None:
     with pytest.raises(ValidationError, match="base_url"):
         asking(url)

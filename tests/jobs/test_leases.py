@@ -8,67 +8,17 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import delete
 
-from jobs import endings, leases, service
+from jobs import endings, service
 from jobs.db import Database
 from jobs.endings import Failure
-from jobs.errors import FailureReason, LeaseLost
+from jobs.errors import FailureReason, IllegalTransition, LeaseLost
 from jobs.leases import Lease
-from jobs.models import Job, Outbox, Stage
+from jobs.models import Outbox
 from jobs.settings import Settings
-from jobs.spec import JobSpec
 from jobs.states import JobStatus, StageStatus
 from jobs.sweeper import sweep
 from tests.jobs.conftest import Clock
-
-OOM = Failure(FailureReason.OUT_OF_MEMORY, "killed")
-
-
-class World:
-    """A database, a clock, and the calls a worker makes."""
-
-    def __init__(self, db: Database, settings: Settings, clock: Clock) -> None:
-        self.db, self.settings, self.clock = db, settings, clock
-
-    def submit(self) -> str:
-        with self.db.write() as s:
-            spec = JobSpec(target="demo", recipe="quick")
-            return service.submit(s, spec, settings=self.settings, now=self.clock.now).job.id
-
-    def claim(self, owner: str = "one") -> Lease | None:
-        with self.db.write() as s:
-            return leases.claim(s, owner, settings=self.settings, now=self.clock.now)
-
-    def leased(self, owner: str = "one") -> Lease:
-        lease = self.claim(owner)
-        assert lease is not None
-        return lease
-
-    def beat(self, lease: Lease) -> bool:
-        with self.db.write() as s:
-            return leases.heartbeat(s, lease, settings=self.settings, now=self.clock.now)
-
-    def finish(self, lease: Lease) -> None:
-        with self.db.write() as s:
-            endings.finish(s, lease, now=self.clock.now, summary={})
-
-    def fail(self, lease: Lease, failure: Failure = OOM) -> bool:
-        with self.db.write() as s:
-            return endings.fail(s, lease, failure, settings=self.settings, now=self.clock.now)
-
-    def cancel(self, job_id: str) -> Job:
-        with self.db.write() as s:
-            return service.request_cancel(s, job_id, now=self.clock.now)
-
-    def job(self, job_id: str) -> Job:
-        with self.db.read() as s:
-            return service.get_job(s, job_id)
-
-    def stage(self, job_id: str, name: str = "resolve") -> Stage:
-        return next(s for s in self.job(job_id).stages if s.name == name)
-
-    def events(self, job_id: str) -> list[str]:
-        with self.db.read() as s:
-            return [e.type for e in service.list_events(s, job_id, limit=1000)]
+from tests.jobs.world import World
 
 
 @pytest.fixture
@@ -113,7 +63,7 @@ class TestHeartbeat:
         job_id = world.submit()
         lease = world.leased()
         world.clock.forward(20)
-        assert world.beat(lease) is False
+        assert world.beat(lease) == JobStatus.RUNNING
         expires = world.stage(job_id).lease_expires_at
         assert expires is not None
         assert (expires - world.clock.now).total_seconds() == world.settings.lease_seconds
@@ -128,7 +78,7 @@ class TestHeartbeat:
         job_id = world.submit()
         lease = world.leased()
         assert world.cancel(job_id).status == JobStatus.CANCELLING
-        assert world.beat(lease) is True
+        assert world.beat(lease) == JobStatus.CANCELLING
 
 
 class TestEnds:
@@ -270,7 +220,7 @@ class TestCancel:
         world.cancel(job_id)
         world.finish(lease)
         assert world.job(job_id).status == JobStatus.SUCCEEDED
-        with pytest.raises(service.IllegalTransition):
+        with pytest.raises(IllegalTransition):
             world.cancel(job_id)
 
     @staticmethod

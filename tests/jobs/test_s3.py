@@ -16,6 +16,7 @@ from jobs.files import file_sha256
 from jobs.settings import Settings
 from jobs.store import ObjectStore, open_store
 from tests.servers import S3_KEY, S3_SECRET, seaweedfs
+from tests.settings import settings_of
 
 pytestmark = pytest.mark.e2e
 
@@ -32,8 +33,8 @@ def store(endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> ObjectStor
 
 
 def s3_settings(endpoint: str, home: Path, bucket: str = "drafts") -> Settings:
-    return Settings(
-        _env_file=None, home=home, store_url=f"s3://{bucket}/updraft", s3_endpoint_url=endpoint,
+    return settings_of(
+        home=home, store_url=f"s3://{bucket}/updraft", s3_endpoint_url=endpoint,
         s3_access_key=S3_KEY, s3_secret_key=S3_SECRET,
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from eagle3.config import PromptsConfig
 from jobs import service
 from jobs.db import Database
 from jobs.drafts import add_draft, get_draft
@@ -14,7 +15,7 @@ from jobs.errors import IdempotencyMismatch, InvalidSpec, NotFound, QuotaExceede
 from jobs.ids import new_id
 from jobs.models import Alias, Draft, Job, Stage
 from jobs.settings import Settings
-from jobs.spec import JOB_TEMPLATE, JobSpec, parse_spec
+from jobs.spec import JOB_TEMPLATE, JobSpec, check_allowed, parse_spec
 from jobs.states import JOB_TRANSITIONS, STAGE_TRANSITIONS, JobStatus, StageStatus, transition
 from tests.jobs.conftest import Clock
 
@@ -41,7 +42,7 @@ class TestSubmit:
         assert [st.name for st in found.stages] == list(service.ALL_STAGES)
         assert [st.status for st in found.stages[:2]] == [StageStatus.QUEUED, StageStatus.PENDING]
         assert [(e.seq, e.type) for e in events] == [(1, "job.queued")]
-        assert found.version == job.version == 2
+        assert found.version == job.version == 1
 
     def test_a_repeat_under_the_key_is_the_same_job(self, submit: Any) -> None:
         first, again, other = submit(key="k"), submit(key="k"), submit(key="k", owner="another")
@@ -65,6 +66,16 @@ class TestSubmit:
             submit()
         submit(owner="another")
 
+    def test_a_refusal_that_is_caught_leaves_nothing(
+        self, db: Database, settings: Settings, clock: Clock
+    ) -> None:
+        none = settings.model_copy(update={"max_active_jobs": 0})
+        with db.write() as s:
+            with pytest.raises(QuotaExceeded, match=r"^0 jobs are queued"):
+                service.submit(s, QUICK, settings=none, now=clock.now, idempotency_key="k")
+        with db.read() as s:
+            assert service.list_jobs(s).items == []
+
 
 class TestList:
     def test_pages_and_filters(self, submit: Any, db: Database) -> None:
@@ -84,6 +95,13 @@ class TestList:
         job_id = submit().job.id
         with db.read() as s, pytest.raises(NotFound):
             service.get_job(s, job_id, owner="another")
+
+
+def test_a_read_session_refuses_to_write(db: Database) -> None:
+    with db.read() as s:
+        s.add(make_draft("job_1"))
+        with pytest.raises(AssertionError, match="read session"):
+            s.flush()
 
 
 def make_draft(job_id: str, **values: Any) -> Draft:
@@ -107,7 +125,7 @@ class TestDrafts:
                 add_draft(s, draft, champion=champion, now=clock.now)
         with db.read() as s:
             drafts = service.list_drafts(s).items
-            assert [d.alias for d in drafts] == [Alias.CANDIDATE, Alias.CHAMPION, Alias.CANDIDATE]
+            assert [d.alias for d in drafts] == [Alias.CANDIDATE, Alias.CHAMPION, Alias.PREVIOUS]
             assert get_draft(s, "m") is drafts[1]
             assert get_draft(s, "m@candidate") is drafts[0]
             assert get_draft(s, drafts[2].id) is drafts[2]
@@ -185,25 +203,25 @@ class TestSpec:
             }
         )
         inside = JobSpec(
-            target=f"file://{settings.home}/m", prompts={"source": "s3://bok/ok/p.jsonl"}
+            target=f"file://{settings.home}/m", prompts=PromptsConfig(source="s3://bok/ok/p.jsonl")
         )
-        service.check_allowed(inside, full)
+        check_allowed(inside, full)
         for source in ("org/prompts@main:train", f"file://{settings.home}/p", f"{settings.home}/p"):
-            service.check_allowed(JobSpec(target="demo", prompts={"source": source}), full)
+            check_allowed(JobSpec(target="demo", prompts=PromptsConfig(source=source)), full)
         for target, source in (
             ("file:///etc/model", "demo"), ("s3://bok/okay/m", "demo"), ("s3://ccc/m", "demo"),
             ("demo", "s3://ccc/p.jsonl"), ("demo", "/etc/passwd"), ("demo", "file:///etc/passwd"),
             ("demo", "x/../../etc/passwd"), ("demo", "~/p"), ("demo", "p.jsonl"),
         ):  # fmt: skip
             with pytest.raises(InvalidSpec, match="not an allowed place"):
-                service.check_allowed(JobSpec(target=target, prompts={"source": source}), full)
+                check_allowed(JobSpec(target=target, prompts=PromptsConfig(source=source)), full)
         for draft, allowed in ((f"{settings.home}/draft", True), ("/etc/draft", False)):
             job = JobSpec(target="demo", overrides={"train": {"start_from": draft}})
             if allowed:
-                service.check_allowed(job, full)
+                check_allowed(job, full)
             else:
                 with pytest.raises(InvalidSpec, match=r"train\.start_from|not an allowed place"):
-                    service.check_allowed(job, full)
+                    check_allowed(job, full)
 
 
 class TestStates:

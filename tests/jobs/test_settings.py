@@ -12,10 +12,10 @@ from pydantic import SecretStr, ValidationError
 from jobs.db import Database
 from jobs.errors import Invalid, Unauthorized
 from jobs.generate import generated
-from jobs.keys import authenticate, create_key, list_keys, revoke_key
+from jobs.keys import authenticate, create_key, list_keys, note_use, revoke_key, use_is_noted
 from jobs.logs import JsonFormatter
-from jobs.settings import Settings
 from tests.jobs.conftest import Clock
+from tests.settings import settings_of
 
 FULL: dict[str, Any] = {
     "mode": "full",
@@ -27,12 +27,8 @@ FULL: dict[str, Any] = {
 PEPPER = SecretStr("p" * 32)
 
 
-def make(**values: Any) -> Settings:
-    return Settings(_env_file=None, **values)
-
-
 def test_embedded_derives_everything_from_home(tmp_path: Path) -> None:
-    settings = make(home=tmp_path)
+    settings = settings_of(home=tmp_path)
     assert settings.database_url == f"sqlite:///{tmp_path}/updraft.db"
     assert settings.store_url == f"file://{tmp_path}/store"
     assert settings.runs_dir == tmp_path / "runs"
@@ -41,7 +37,7 @@ def test_embedded_derives_everything_from_home(tmp_path: Path) -> None:
 
 
 def test_full_mode_keeps_the_pace_of_a_cluster() -> None:
-    settings = make(**FULL)
+    settings = settings_of(**FULL)
     assert (settings.lease_seconds, settings.heartbeat_seconds) == (90, 20)
     assert settings.upload_checkpoints
 
@@ -49,21 +45,21 @@ def test_full_mode_keeps_the_pace_of_a_cluster() -> None:
 @pytest.mark.parametrize("name", ["api_key_pepper", "database_url", "broker_url", "store_url"])
 def test_full_mode_refuses_to_start_without(name: str) -> None:
     with pytest.raises(ValidationError, match=name):
-        make(**{k: v for k, v in FULL.items() if k != name})
+        settings_of(**{k: v for k, v in FULL.items() if k != name})
 
 
 def test_refusals() -> None:
     with pytest.raises(ValidationError, match="loopback"):
-        make(host="0.0.0.0")  # noqa: S104 - refused
+        settings_of(host="0.0.0.0")  # noqa: S104 - refused
     with pytest.raises(ValidationError, match="half"):
-        make(lease_seconds=10, heartbeat_seconds=6)
+        settings_of(lease_seconds=10, heartbeat_seconds=6)
     with pytest.raises(ValidationError, match="api_key_pepper"):
-        make(**{**FULL, "api_key_pepper": "short"})
+        settings_of(**{**FULL, "api_key_pepper": "short"})
 
 
 def test_a_refusal_shows_no_secret() -> None:
     with pytest.raises(ValidationError) as refused:
-        make(mode="full", api_key_pepper="short-one", s3_secret_key="s3-secret")
+        settings_of(mode="full", api_key_pepper="short-one", s3_secret_key="s3-secret")
     assert "short-one" not in str(refused.value)
     assert "s3-secret" not in str(refused.value)
 
@@ -72,7 +68,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPDRAFT_HOME", str(tmp_path))
     monkeypatch.setenv("UPDRAFT_S3_ALLOWED", '["s3://b/p"]')
     monkeypatch.setenv("UPDRAFT_HUB_TOKEN", "hf_secretsecret")
-    settings = make()
+    settings = settings_of()
     assert settings.s3_allowed == ("s3://b/p",)
     assert "hf_secret" not in repr(settings)
 
@@ -100,6 +96,17 @@ class TestKeys:
             assert (found.id, found.scopes) == (row.id, ["jobs:write"])
             assert [k.id for k in list_keys(s)] == [row.id]
 
+    def test_its_use_is_noted_once_a_minute(self, db: Database, clock: Clock) -> None:
+        with db.write() as s:
+            row, token = create_key(s, "ci", [], pepper=PEPPER, now=clock.now)
+            assert not use_is_noted(row, clock.now)
+            note_use(s, row, clock.now)
+        with db.read() as s:
+            found = authenticate(s, token, pepper=PEPPER, now=clock.now)
+        assert found.last_used_at == clock.now
+        assert use_is_noted(found, clock.forward(60))
+        assert not use_is_noted(found, clock.forward(1))
+
     def test_what_is_refused(self, db: Database, clock: Clock) -> None:
         with db.write() as s:
             row, token = create_key(s, "ci", [], pepper=PEPPER, now=clock.now)
@@ -116,3 +123,34 @@ class TestKeys:
                 authenticate(s, token, pepper=PEPPER, now=clock.now)
             with pytest.raises(Invalid, match="unknown scope"):
                 create_key(s, "x", ["root"], pepper=PEPPER, now=clock.now)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("api_key_pepper", "changeme" * 4),
+        ("api_key_pepper", "change-me-change-me-change-me-change-me"),
+        ("database_url", "postgresql://updraft:updraft@db/updraft"),
+        ("broker_url", "redis://:password@broker/0"),
+        ("s3_secret_key", "minioadmin"),
+    ],
+)
+def test_full_mode_refuses_secrets_that_everybody_knows(name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name}: its secret") as refused:
+        settings_of(**{**FULL, name: value})
+    assert value not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u@/db?host=/run/pg", "postgresql://u:@/db?host=/pg"])
+def test_full_mode_takes_a_database_that_knows_its_clients_without_a_password(url: str) -> None:
+    assert settings_of(**{**FULL, "database_url": url}).database_url == url
+
+
+def test_embedded_mode_has_no_secrets_to_refuse() -> None:
+    settings_of(s3_secret_key="minioadmin")
+
+
+def test_versions_are_looked_for_while_it_is_remembered_which_were_attached() -> None:
+    assert settings_of(mlflow_hook_hours=48, idempotency_days=2).mlflow_hook_hours == 48
+    with pytest.raises(ValidationError, match="attached again"):
+        settings_of(mlflow_hook_hours=49, idempotency_days=2)

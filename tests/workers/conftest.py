@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from jobs import service
+from jobs.base import Base
 from jobs.db import Database
 from jobs.ids import utcnow
-from jobs.models import Base, Job, JobEvent
-from jobs.settings import Settings
+from jobs.models import Job, JobEvent
 from jobs.spec import JobSpec
 from jobs.store import open_store
+from tests.settings import settings_of
 from workers.runtime import Runtime
 
 FAKE = Path(__file__).with_name("fake_eagle3.py")
@@ -40,11 +41,11 @@ def make_runtime(tmp_path: Path) -> Iterator[MakeRuntime]:
             "stop_grace_seconds": 5.0,
             **changes,
         }
-        settings = Settings(_env_file=None, **values)
+        settings = settings_of(**values)
         db = Database(settings.database_url)
         databases.append(db)
         Base.metadata.create_all(db.engine)
-        return Runtime(settings, db, open_store(settings), machine, threading.Event())
+        return Runtime(settings, db, open_store(settings), machine, threading.Event(), utcnow)
 
     yield make
     for db in databases:

@@ -18,9 +18,9 @@ from jobs import service
 from jobs.db import Database, migrate
 from jobs.ids import utcnow
 from jobs.models import Job, JobEvent, Stage
-from jobs.settings import Settings
 from jobs.spec import JobSpec
 from jobs.states import JobStatus
+from tests.settings import settings_of
 from tests.workers.conftest import FAKE
 
 pytestmark = pytest.mark.e2e
@@ -45,7 +45,7 @@ class Service:
             "UPDRAFT_MLFLOW_PORT": "1",
             "UPDRAFT_STAGE_COMMAND": json.dumps(command),
         }
-        self.settings = Settings(_env_file=None, home=home)
+        self.settings = settings_of(home=home)
         migrate(self.settings)
         self.db = Database(self.settings.database_url)
         self.log = (home / "log").open("wb")

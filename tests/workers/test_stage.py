@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from jobs import leases, service
 from jobs.drafts import get_draft
 from jobs.ids import utcnow
-from jobs.models import Alias
+from jobs.leases import Lease
+from jobs.models import Alias, Stage
 from jobs.states import JobStatus, StageStatus
 from jobs.store_directory import DirectoryStore
 from tests.workers.conftest import MakeRuntime, events_of, job_of, submit
+from workers import stage as stage_module
 from workers.runtime import Runtime
 from workers.stage import drain, run_lease
 
@@ -26,6 +30,40 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
+
+
+def test_logs_that_cannot_be_kept_do_not_hide_the_end(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("workers.stage.upload_logs", full)
+    rt = make_runtime("bad_input@train")
+    job_id = submit(rt)
+    drain(rt)
+    assert (job_of(rt, job_id).error or {})["reason"] == "bad_input"
+
+
+def test_a_database_that_is_away_costs_no_attempt(
+    make_runtime: MakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier, asked = stage_module._earlier, []
+
+    def away(rt: Runtime, lease: Lease) -> list[Stage]:
+        asked.append(lease.stage)
+        if asked.count("train") == 1 and lease.stage == "train":
+            raise OperationalError("SELECT", {}, Exception("terminating connection"))
+        return earlier(rt, lease)
+
+    monkeypatch.setattr(stage_module, "_earlier", away)
+    rt = make_runtime()
+    job_id = submit(rt)
+    until(lambda: bool(drain(rt)) and job_of(rt, job_id).status.terminal)
+    assert job_of(rt, job_id).status == JobStatus.SUCCEEDED
+    assert asked.count("train") == 2
+    assert stage_of(rt, job_id, "train")["attempt"] == 1
+    assert not [e for e in events_of(rt, job_id) if e.type == "stage.retry"]
 
 
 def in_thread(rt: Runtime) -> threading.Thread:
@@ -42,7 +80,7 @@ def stage_of(rt: Runtime, job_id: str, name: str) -> dict[str, object]:
 def test_a_job_from_submission_to_champion(make_runtime: MakeRuntime) -> None:
     rt = make_runtime()
     job_id = submit(rt, gates={"min_tau": 2.0})
-    assert drain(rt) == 9
+    assert drain(rt) == 10
     job = job_of(rt, job_id)
     assert job.status == JobStatus.SUCCEEDED
     assert {s.status for s in job.stages} == {StageStatus.SUCCEEDED}
@@ -56,6 +94,11 @@ def test_a_job_from_submission_to_champion(make_runtime: MakeRuntime) -> None:
     assert {"draft/model.safetensors", "serving.json", "report.html", "certificate.json"} <= set(
         manifest["files"]
     )
+    serving = json.loads(rt.store.get_bytes(f"{draft.uri}/serving.json"))
+    assert serving["engines"]["llamacpp"]["version"] == "2026.1"
+    assert serving["serve"] == f"updraft serve {job_id} --engine llamacpp"
+    assert draft.metrics["engines"] == serving["engines"]
+    assert serving["serve"] in rt.store.get_bytes(f"{draft.uri}/README.md").decode()
     for name, entry in manifest["files"].items():
         rt.store.get_file(f"{draft.uri}/{name}", rt.settings.home / "x", entry["sha256"])
     events = events_of(rt, job_id)
@@ -79,6 +122,26 @@ def test_a_gate_that_is_missed_leaves_a_candidate(make_runtime: MakeRuntime) -> 
     assert job.result is not None
     assert job.result["alias"] == "candidate"
     assert not job.result["gates"]["passed"]
+
+
+def test_a_link_that_broke_leaves_a_candidate(make_runtime: MakeRuntime) -> None:
+    rt = make_runtime("apart@parity")
+    job_id = submit(rt)
+    drain(rt)
+    result = job_of(rt, job_id).result
+    assert result is not None
+    assert result["alias"] == "candidate"
+    [check] = [c for c in result["gates"]["checks"] if not c["passed"]]
+    assert (check["name"], check["measured"]) == ("parity", {"llamacpp": "acceptance"})
+
+
+def test_a_job_may_do_without_parity(make_runtime: MakeRuntime) -> None:
+    rt = make_runtime("apart@parity")
+    job_id = submit(rt, gates={"parity": False})
+    drain(rt)
+    result = job_of(rt, job_id).result
+    assert result is not None
+    assert result["alias"] == "champion"
 
 
 def test_a_job_goes_on_from_a_registered_draft(make_runtime: MakeRuntime) -> None:
@@ -136,16 +199,21 @@ def test_a_draft_that_changes_tokens_is_not_registered(make_runtime: MakeRuntime
         assert service.list_drafts(session).items == []
 
 
-def test_bad_input_fails_at_once_with_its_message(make_runtime: MakeRuntime) -> None:
+def test_bad_input_fails_at_once_with_its_message(
+    make_runtime: MakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     rt = make_runtime("bad_input@resolve")
     job_id = submit(rt)
     assert drain(rt) == 1
     job = job_of(rt, job_id)
     assert job.status == JobStatus.FAILED
+    assert job.error is not None
+    support_id = job.error.pop("support_id")
     assert job.error == {
         "reason": "bad_input", "message": "no chat template", "hint": "choose a chat model",
         "stage": "resolve", "attempt": 1, "retryable": False,
     }  # fmt: skip
+    assert support_id in {record.__dict__.get("support_id") for record in caplog.records}
     assert job.stages[1].status == StageStatus.CANCELLED
 
 
@@ -276,6 +344,26 @@ def test_a_zombie_kills_its_child_and_writes_nothing(make_runtime: MakeRuntime) 
     train = stage_of(rt, job_id, "train")
     assert train["status"] == StageStatus.RUNNING
     assert train["attempt"] == 1
+
+
+@pytest.mark.parametrize("heartbeat", [0.05, 14.0])
+def test_a_zombie_leaves_its_successors_logs_alone(
+    make_runtime: MakeRuntime, heartbeat: float
+) -> None:
+    """Also one that has not noticed yet, as when it was frozen and has just been woken."""
+    rt = make_runtime("waits@train", heartbeat_seconds=heartbeat)
+    job_id = submit(rt)
+    thread = in_thread(rt)
+    until(lambda: "checkpoint at step 3" in [e.message for e in events_of(rt, job_id)])
+    name = "train.jsonl"
+    (rt.settings.runs_dir / job_id / "logs" / name).write_text("the zombie's")
+    rt.store.put_bytes(f"jobs/{job_id}/logs/{name}", b"the successor's")
+    with rt.db.write() as session:
+        stage = next(s for s in service.get_job(session, job_id).stages if s.name == "train")
+        stage.lease_token = "another worker's"
+    rt.stop.set()
+    thread.join(60)
+    assert rt.store.get_bytes(f"jobs/{job_id}/logs/{name}") == b"the successor's"
 
 
 @pytest.mark.slow

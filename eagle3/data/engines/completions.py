@@ -15,23 +15,12 @@ from transformers import PreTrainedTokenizerBase
 from eagle3.data.batch import Sequence
 from eagle3.data.chat import encode
 from eagle3.data.engines.client import Client
+from eagle3.engines.http import MAX_SEED, PLAIN_SAMPLING
 
 Way = Literal["token_ids", "logprobs", "text"]
 """How the ids of an answer come: by themselves (vLLM and SGLang, `return_token_ids`), as the names
 of log-probabilities (llama.cpp, older vLLM), or not at all."""
 WAYS: tuple[Way, ...] = ("token_ids", "logprobs", "text")
-
-PLAIN_SAMPLING: dict[str, Any] = {
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
-"""The target's own distribution. Said in full, for servers take other defaults from a model's
-generation config (vLLM) or have their own (llama.cpp: top-k 40, top-p 0.95, min-p 0.05)."""
 
 WHOLE_TEXT: dict[str, Any] = {
     "skip_special_tokens": False,
@@ -41,9 +30,6 @@ WHOLE_TEXT: dict[str, Any] = {
     "add_special_tokens": False,
 }
 """Text as the tokens have it, for servers that give nothing else."""
-
-MAX_SEED = 2**31
-"""llama.cpp reads 32 bits of a seed."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ def test_speedup_is_the_ratio_of_tokens_per_second_over_all_prompts() -> None:
     assert metrics.total(pairs).draft.acceptance_by_position == pytest.approx([0.6, 2 / 3])
 
 
+def test_the_gain_in_tau_is_that_over_another_draft() -> None:
+    pairs = [Pair(Counts(20, 10), Counts(30, 10)), Pair(Counts(40, 10), Counts(40, 20))]
+    assert metrics.tau_gain(pairs) == pytest.approx(70 / 30 - 60 / 20)
+    assert metrics.interval(pairs[:1], metrics.tau_gain, seed=0) == pytest.approx((1.0, 1.0))
+
+
 def test_the_interval_is_paired_and_repeats_with_its_seed() -> None:
     alike = [pair(t, t / 2) for t in (1.0, 5.0, 20.0)]
     assert metrics.interval(alike, metrics.speedup, seed=0) == pytest.approx((2.0, 2.0))

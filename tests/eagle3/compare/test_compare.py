@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from eagle3.bench.tasks import Question
 from eagle3.cli import main
 from eagle3.compare import methods
 from eagle3.compare.ask import PLAIN, pick
+from eagle3.compare.compare import common_tree
 from eagle3.compare.report import _point, markdown
 from eagle3.compare.result import (
     BudgetSaid,
@@ -23,7 +26,10 @@ from eagle3.compare.result import (
     PlainLoop,
     TaskInfo,
 )
+from eagle3.config import Recipe, RunConfig
 from eagle3.errors import BadInput
+from eagle3.progress import Progress
+from eagle3.run import Context
 from tests.tiny import build_permutation_target, write_prompts
 
 ASKED = ("pld", "medusa", "eagle3")
@@ -97,7 +103,7 @@ def test_from_a_target_to_the_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert compare(str(run), *arguments[2:], *more) == 0
     sampled = Comparison.model_validate_json((folder / "compare.json").read_text())
     trainings = {m.name: m.training for m in sampled.methods}
-    assert list(trainings) == list(methods.METHODS)
+    assert list(trainings) == [name for name in methods.METHODS if name not in methods.LOSSY]
     assert {name for name, training in trainings.items() if training is None} == {
         "pld",
         "lookahead",
@@ -165,6 +171,14 @@ def test_a_speedup_above_tau_is_not_printed() -> None:
     assert "2.40 to 2.60" not in text.split("| tau |")[0].split("Intervals")[1]
 
 
+def test_a_lossy_method_is_marked() -> None:
+    method = result_of(cell("faster"), cell("faster"))
+    lossy = method.model_copy(update={"settings": {"lossless": False}})
+    assert "lossy" not in markdown(comparison(method))
+    assert "| pld (lossy) |" in markdown(comparison(lossy))
+    assert "pld is lossy: its guesses are not verified exactly" in markdown(comparison(lossy))
+
+
 def result_of(*cells: Cell) -> MethodResult:
     estimate = Estimate(value=2.5, ci=(2.4, 2.6))
     return MethodResult(name="pld", settings={}, cells=list(cells), speedup=estimate, tau=estimate)
@@ -185,7 +199,11 @@ def comparison(method: MethodResult) -> Comparison:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("all", list(methods.METHODS)), ("pld, eagle3,pld", ["pld", "eagle3"])],
+    [
+        ("all", [name for name in methods.METHODS if name != "medusa_typical"]),
+        ("pld, eagle3,pld", ["pld", "eagle3"]),
+        ("medusa_typical", ["medusa_typical"]),
+    ],
 )
 def test_methods_by_name(text: str, expected: list[str]) -> None:
     assert methods.named(text) == expected
@@ -237,11 +255,29 @@ def test_a_run_directory_is_named_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert (run / "config.json").read_text() == "{"
 
 
-def test_a_recipe_without_a_tree_is_refused_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("benchmark", "expected"),
+    [
+        ({"depth": 2, "top_k": 4, "total_tokens": 6}, ((2, 4, 6), (2, 4, 6))),
+        ({"depth": "auto", "top_k": 2}, ((3, 2, 6), (4, 2, 7))),
+        ({"depth": "auto", "top_k": "auto", "total_tokens": "auto"}, ((3, 1, 3), (4, 2, 7))),
+    ],
+)
+def test_a_tree_that_is_left_open_is_the_benchmarks_or_the_default(
+    tmp_path: Path, benchmark: dict[str, Any], expected: tuple[tuple[int, ...], ...]
 ) -> None:
-    recipe, run = tmp_path / "open.yaml", tmp_path / "run"
-    recipe.write_text("name: open\nbenchmark: {depth: auto}\n")
-    assert compare("demo", "--recipe", str(recipe), "--run", str(run)) == 2
-    assert "give benchmark.depth" in capsys.readouterr().err
-    assert not run.exists()
+    recipe = Recipe.model_validate({"name": "open", "benchmark": benchmark})
+    config = RunConfig(target="demo", prompts=recipe.prompts, recipe=recipe)
+    said = io.StringIO()
+    progress = Progress("compare", tmp_path / "log.jsonl", said)
+    ctx = Context(tmp_path, "compare", config, tmp_path, {}, progress, threading.Event())
+    stage = tmp_path / "stages" / "benchmark"
+    (stage / "digest").mkdir(parents=True)
+    for shape in expected:
+        found = common_tree(ctx)
+        assert (found.depth, found.top_k, found.kept) == shape
+        summary = {"depth": 4, "top_k": 2, "total_tokens": 7}  # from here on it has run
+        manifest = {"outputs_digest": "d", "summary": summary}
+        (stage / "digest" / "manifest.json").write_text(json.dumps(manifest))
+        (stage / "current").write_text("digest")
+    assert "methods are compared at depth" in said.getvalue()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from eagle3.config import RunConfig, Strict, load_recipe
+from eagle3.config import PromptsConfig, RunConfig, Strict, load_recipe
 from eagle3.data.extract import extract
 from eagle3.data.prepare import prepare
 from eagle3.data.regenerate import regenerate
@@ -83,15 +83,21 @@ def make_run(tmp_path: Path, tiny: Tiny) -> MakeRun:
 
     def make(
         target: Path | str = tiny.path,
-        source: Path | None = None,
+        source: Path | str | None = None,
         prompts: dict[str, Any] | None = None,
         **recipe: Any,
     ) -> Run:
         source = source or write_prompts(tmp_path / "prompts.jsonl", tiny.prompts(24))
-        recipe = {"regenerate": {"max_new_tokens": 12, "batch_size": 8}, **recipe}
+        recipe = {
+            "engines": ["native"],  # others are asked whether they take the target: seconds
+            "regenerate": {"max_new_tokens": 12, "batch_size": 8},
+            **recipe,
+        }
         config = RunConfig(
             target=str(target) if "/" not in str(target)[:1] else f"file://{target}",
-            prompts={"source": str(source), "heldout": 4, **(prompts or {})},
+            prompts=PromptsConfig.model_validate(
+                {"source": str(source), "heldout": 4, **(prompts or {})}
+            ),
             recipe=load_recipe("quick", recipe),
         )
         return Run(tmp_path / "run", config)

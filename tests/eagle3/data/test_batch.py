@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def greedy(count: int) -> list[Sequence]:
     return [Sequence(p, count) for p in prompts()]
 
 
-def test_batch_equals_generate_one_by_one(random_path: Path, random_target: Target):
+def test_batch_equals_generate_one_by_one(random_path: Path, random_target: Target) -> None:
     stock = AutoModelForCausalLM.from_pretrained(random_path)
     stock.generation_config.eos_token_id = None
     expected = [
@@ -50,13 +52,13 @@ def test_batch_equals_generate_one_by_one(random_path: Path, random_target: Targ
 
 def test_prompts_read_in_stretches_give_the_same(
     random_target: Target, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     whole = decode(random_target, greedy(6))
     monkeypatch.setattr(target, "SCORES_BYTES", 4 * 5 * 4 * 17 * 3)
     assert decode(random_target, greedy(6)) == whole
 
 
-def test_tokens_that_all_prompts_begin_with_are_read_once(random_target: Target):
+def test_tokens_that_all_prompts_begin_with_are_read_once(random_target: Target) -> None:
     head = [9, 33, 12, 50]
     asked = [head + p for p in prompts()] + [[*head, 7]]
     assert shared_prefix(asked) == 4
@@ -66,7 +68,7 @@ def test_tokens_that_all_prompts_begin_with_are_read_once(random_target: Target)
     assert decode(random_target, [Sequence(p, 8) for p in asked]) == one_by_one
 
 
-def test_finished_sequences_leave_and_the_others_go_on(tmp_path: Path):
+def test_finished_sequences_leave_and_the_others_go_on(tmp_path: Path) -> None:
     tiny = build_permutation_target(tmp_path, ends=True)
     target = Target.load(tmp_path)
     starts = [tiny.order[-2], tiny.order[0], tiny.order[-5], tiny.order[-9]]
@@ -78,14 +80,14 @@ def test_finished_sequences_leave_and_the_others_go_on(tmp_path: Path):
     assert sum(counted) == sum(len(s.answer) for s in sequences)
 
 
-def test_each_sequence_has_its_own_cap(tiny: Tiny):
+def test_each_sequence_has_its_own_cap(tiny: Tiny) -> None:
     target = Target.load(tiny.path)
     sequences = [Sequence([3, tiny.order[i]], n) for i, n in enumerate((1, 7, 4))]
     decode_batch(target, sequences, NO_END)
     assert [len(s.answer) for s in sequences] == [1, 7, 4]
 
 
-def test_sampling_depends_on_the_seed_and_not_on_the_batch(random_target: Target):
+def test_sampling_depends_on_the_seed_and_not_on_the_batch(random_target: Target) -> None:
     def sampled(which: list[int], seed: int) -> list[list[int]]:
         return decode(
             random_target, [Sequence(prompts()[i], 10, 1.0, seed=seed + i) for i in which]
@@ -96,7 +98,7 @@ def test_sampling_depends_on_the_seed_and_not_on_the_batch(random_target: Target
     assert together != sampled([0, 1, 2, 3, 4], 100)
 
 
-def test_sampling_follows_the_distribution(tmp_path: Path):
+def test_sampling_follows_the_distribution(tmp_path: Path) -> None:
     """At certainty c and temperature T the successor's logit is c / T, that of others 0."""
     tiny = build_permutation_target(tmp_path, certainty=8.0)
     target = Target.load(tmp_path)

@@ -1,23 +1,30 @@
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
 from eagle3.errors import BadInput
-from tests.tiny import write_prompts
+from tests.eagle3.data.conftest import MakeRun, Run
+from tests.tiny import Tiny, write_prompts
 
 
-def chain(tiny, start: int, words: int) -> str:
+def chain(tiny: Tiny, start: int, words: int) -> str:
     return " ".join(f"t{tiny.order[(start + j) % len(tiny.order)]}" for j in range(words))
 
 
-def warnings(run) -> str:
+def warnings(run: Run) -> str:
     return "\n".join(line["message"] for line in run.logged("prepare", "log"))
 
 
 @pytest.fixture
-def lines(tiny) -> list[dict[str, str]]:
+def lines(tiny: Tiny) -> list[dict[str, str]]:
     return tiny.prompts(20, words=4)
 
 
-def test_a_near_copy_is_counted_and_named(make_run, tmp_path, tiny, lines):
+def test_a_near_copy_is_counted_and_named(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny, lines: list[dict[str, str]]
+) -> None:
     long = chain(tiny, 0, 40)
     lines += [{"prompt": long}, {"prompt": f"{long} t9"}]
     run = make_run(source=write_prompts(tmp_path / "p.jsonl", lines))
@@ -27,7 +34,9 @@ def test_a_near_copy_is_counted_and_named(make_run, tmp_path, tiny, lines):
     assert kept.run("prepare")["near_duplicates"] == 0
 
 
-def test_a_heldout_near_copy_wins(make_run, tmp_path, tiny, lines):
+def test_a_heldout_near_copy_wins(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny, lines: list[dict[str, str]]
+) -> None:
     long = chain(tiny, 0, 40)
     lines += [{"prompt": f"{long} t9"}]
     lines += [{"prompt": text, "split": "heldout"} for text in (long, chain(tiny, 5, 3))]
@@ -39,8 +48,8 @@ def test_a_heldout_near_copy_wins(make_run, tmp_path, tiny, lines):
 
 
 def test_training_prompts_that_hold_a_heldout_or_excluded_one_are_counted_and_named(
-    make_run, tmp_path, tiny, lines
-):
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny, lines: list[dict[str, str]]
+) -> None:
     question, held = chain(tiny, 3, 10), chain(tiny, 30, 10)
     lines += [
         {"prompt": f"t7 t7 t7 {question} t8 t8 t8 t8 t8"},
@@ -57,7 +66,9 @@ def test_training_prompts_that_hold_a_heldout_or_excluded_one_are_counted_and_na
     assert "bench.jsonl, line 1;" in warnings(run)
 
 
-def test_a_share_of_bad_rows_is_left_out_counted_and_named(make_run, tmp_path, tiny, lines):
+def test_a_share_of_bad_rows_is_left_out_counted_and_named(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny, lines: list[dict[str, str]]
+) -> None:
     source = write_prompts(tmp_path / "p.jsonl", [*lines, {"text": "what?"}])
     with pytest.raises(BadInput, match="line 21: has text") as e:
         make_run(source=source).run("resolve")
@@ -67,7 +78,9 @@ def test_a_share_of_bad_rows_is_left_out_counted_and_named(make_run, tmp_path, t
     assert "line 21: has text" in warnings(run)
 
 
-def test_the_summary_says_what_the_sets_held(make_run, tmp_path, lines):
+def test_the_summary_says_what_the_sets_held(
+    make_run: MakeRun, tmp_path: Path, lines: list[dict[str, str]]
+) -> None:
     run = make_run(source=write_prompts(tmp_path / "p.jsonl", lines))
     summary = run.run("resolve", "prepare")
     assert summary["source"].endswith("p.jsonl")

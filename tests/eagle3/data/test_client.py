@@ -58,13 +58,13 @@ def post(replies: list[Reply], waits: Waits, attempts: int = 4) -> Any:
     + [broken(e) for e in (httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError)]
     + [status(200, "<html>"), status(200, "[]"), status(200, "{}")],
 )
-def test_what_may_pass_is_tried_again(failure: Reply):
+def test_what_may_pass_is_tried_again(failure: Reply) -> None:
     waits = Waits()
     assert post([failure, failure, OK], waits) == 1
     assert len(waits) == 2
 
 
-def test_waits_double_with_jitter_up_to_a_cap():
+def test_waits_double_with_jitter_up_to_a_cap() -> None:
     waits = Waits()
     with pytest.raises(TargetUnavailable, match="status 500: said so, 6 times in a row"):
         post([status(500)], waits, attempts=6)
@@ -72,7 +72,7 @@ def test_waits_double_with_jitter_up_to_a_cap():
     assert len(set(waits)) == 5
 
 
-def test_the_server_may_ask_for_longer_but_not_for_ever():
+def test_the_server_may_ask_for_longer_but_not_for_ever() -> None:
     waits = Waits()
     failures = [status(429, **{"Retry-After": t}) for t in ("17", "9999", "tomorrow")]
     assert post([*failures, OK], waits) == 1
@@ -81,25 +81,25 @@ def test_the_server_may_ask_for_longer_but_not_for_ever():
 
 
 @pytest.mark.parametrize("code", [400, 404, 422, 501])
-def test_a_refused_request_is_not_repeated(code: int):
+def test_a_refused_request_is_not_repeated(code: int) -> None:
     waits = Waits()
     with pytest.raises(BadInput, match=f"refuses the request .status {code}.: said so"):
         post([status(code)], waits)
     assert waits == []
 
 
-def test_a_redirect_is_not_followed():
+def test_a_redirect_is_not_followed() -> None:
     with pytest.raises(BadInput, match="sends elsewhere"):
         post([status(307, Location="http://elsewhere/")], Waits())
 
 
-def test_the_key_is_not_repeated_even_if_the_server_does(monkeypatch: pytest.MonkeyPatch):
+def test_the_key_is_not_repeated_even_if_the_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, "sesame")
     with pytest.raises(BadInput, match=r"Bearer \*\*\*"):
         post([lambda r: httpx.Response(400, text=r.headers["Authorization"])], Waits())
 
 
-def test_a_busy_server_is_waited_for_while_others_get_through():
+def test_a_busy_server_is_waited_for_while_others_get_through() -> None:
     """One request is told nine times to come later; another is answered each time in between."""
     waits, count = Waits(), 0
 

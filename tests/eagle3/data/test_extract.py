@@ -1,33 +1,42 @@
+from __future__ import annotations
+
 import errno
 import json
 import shutil
 from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from eagle3.data import extract as module
+from eagle3.data.capture import target_rows
 from eagle3.data.extract import write_shard
-from eagle3.data.features import CONVENTION
+from eagle3.data.features import CONVENTION, Columns, Shard
+from eagle3.data.local import open_target
 from eagle3.data.offline import FeatureStore
 from eagle3.errors import BadInput, DiskFull, Stopped
-from eagle3.run import current
+from eagle3.run import Context, current
 from eagle3.target import Target
 from tests.eagle3.data.answered import responses, run_extract, write_config
+from tests.eagle3.data.conftest import MakeRun, Run
 from tests.tiny import build_random_target
 
 SHARDS = {"extract": {"shard_tokens": 256}}
 
 
 @pytest.fixture
-def random_run(make_run, tmp_path):
+def random_run(make_run: MakeRun, tmp_path: Path) -> Run:
     run = make_run(target=build_random_target(tmp_path / "random"), **SHARDS)
     run.run("resolve", "prepare", "regenerate")
     return run
 
 
-def test_features_are_those_of_transformers(random_run, tmp_path):
+def test_features_are_those_of_transformers(random_run: Run, tmp_path: Path) -> None:
     summary = random_run.run("extract")
     store = FeatureStore.open(random_run.out("extract"), verify=True)
     assert store.index.capture_layers == (2, 4, 5)
@@ -60,7 +69,9 @@ def test_features_are_those_of_transformers(random_run, tmp_path):
     assert summary["bytes"] >= seen * (4 * 64 * 2 + 12)
 
 
-def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
+def test_forward_in_stretches_gives_the_same(
+    random_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     random_run.run("extract")
     store = FeatureStore.open(random_run.out("extract"))
     [ref, *_] = store.samples("train")
@@ -72,16 +83,17 @@ def test_forward_in_stretches_gives_the_same(random_run, monkeypatch):
     torch.testing.assert_close(store.load(ref).features, whole.features, rtol=1e-2, atol=1e-3)
 
 
-def test_a_stopped_run_keeps_its_shards(answered, monkeypatch):
+def test_a_stopped_run_keeps_its_shards(answered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_config(answered, quota_gb=11)
-    open_target, written, contexts = module.open_target, [], []
+    written: list[str] = []
+    contexts: list[Context] = []
 
-    def stopping(*args):
+    def stopping(*args: Any) -> Shard:
         written.append(args[3])
         contexts[0].stop.set()
         return write_shard(*args)
 
-    def opening(ctx):
+    def opening(ctx: Context) -> Target:
         contexts.append(ctx)
         return open_target(ctx)
 
@@ -96,18 +108,23 @@ def test_a_stopped_run_keeps_its_shards(answered, monkeypatch):
     FeatureStore.open(current(answered, "extract"), verify=True)
 
 
-def recording(names):
+def recording(names: list[str]) -> Callable[..., Shard]:
     """`write_shard`, which also notes the name."""
-    return lambda *args: (names.append(args[3]), write_shard(*args))[1]
+
+    def record(*args: Any) -> Shard:
+        names.append(args[3])
+        return write_shard(*args)
+
+    return record
 
 
-def flip_a_bit(path):
+def flip_a_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
 
 
-def test_damage_is_found_when_a_shard_is_first_read(answered):
+def test_damage_is_found_when_a_shard_is_first_read(answered: Path) -> None:
     write_config(answered, quota_gb=12)
     run_extract(answered)
     folder = current(answered, "extract")
@@ -127,10 +144,13 @@ def test_damage_is_found_when_a_shard_is_first_read(answered):
         FeatureStore.open(folder.parent)
 
 
-def test_the_stage_makes_only_damaged_shards_anew(answered, monkeypatch):
+def test_the_stage_makes_only_damaged_shards_anew(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_config(answered, quota_gb=13)
     run_extract(answered)
-    folder, written = current(answered, "extract"), []
+    folder = current(answered, "extract")
+    written: list[str] = []
     before = (folder / "index.json").read_text()
     flip_a_bit(folder / "shard-00001.safetensors")
     monkeypatch.setattr(module, "write_shard", recording(written))
@@ -140,7 +160,7 @@ def test_the_stage_makes_only_damaged_shards_anew(answered, monkeypatch):
     FeatureStore.open(folder, verify=True)
 
 
-def test_a_directory_in_a_shards_place_is_named(answered):
+def test_a_directory_in_a_shards_place_is_named(answered: Path) -> None:
     write_config(answered, quota_gb=18)
     run_extract(answered)
     folder = current(answered, "extract")
@@ -159,7 +179,7 @@ def test_a_directory_in_a_shards_place_is_named(answered):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"shards": [', b"{}", b"\xff\xfe"])
-def test_a_damaged_index_is_said_and_made_anew(answered, content):
+def test_a_damaged_index_is_said_and_made_anew(answered: Path, content: bytes) -> None:
     write_config(answered, quota_gb=16)
     run_extract(answered)
     index = current(answered, "extract") / "index.json"
@@ -172,25 +192,29 @@ def test_a_damaged_index_is_said_and_made_anew(answered, content):
     assert json.loads(index.read_bytes()) == json.loads(before)
 
 
-def test_a_disk_that_is_too_small_is_refused_before_the_work(answered, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused_before_the_work(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10**6))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 10**6))
     write_config(answered, quota_gb=3)
     with pytest.raises(DiskFull, match=r"features of [\d,]+ tokens take 0\.02 GB") as caught:
         run_extract(answered)
     assert "extract.mode to online" in caught.value.hint
 
 
-def test_a_quota_is_kept(answered):
+def test_a_quota_is_kept(answered: Path) -> None:
     write_config(answered, quota_gb=1e-5)
     with pytest.raises(DiskFull, match=r"extract.quota_gb allows 1e-05"):
         run_extract(answered)
 
 
-def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(answered, monkeypatch):
-    save_file, names = module.save_file, []
+def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
 
-    def full(columns, path, metadata):
+    def full(columns: Columns, path: Path, metadata: dict[str, str]) -> None:
         names.append(path.name)
         if len(names) == 2:
             path.write_bytes(b"half a shard")
@@ -211,10 +235,10 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_finished_shards(answered, monk
     FeatureStore.open(folder, verify=True)
 
 
-def test_nan_is_not_stored_and_its_sample_is_named(answered, monkeypatch):
-    target_rows = module.target_rows
-
-    def damaged(*args):
+def test_nan_is_not_stored_and_its_sample_is_named(
+    answered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*args: Any) -> list[Columns]:
         rows = target_rows(*args)
         rows[1]["features"][3, 7] = float("nan")
         return rows
@@ -227,7 +251,7 @@ def test_nan_is_not_stored_and_its_sample_is_named(answered, monkeypatch):
         run_extract(answered)
 
 
-def test_large_numbers_are_numbers():
+def test_large_numbers_are_numbers() -> None:
     large = torch.full((4, 64), 1e38)  # their sum is not a float32
     module.check_finite("large", {"features": large})
     large[2, 5] = float("inf")

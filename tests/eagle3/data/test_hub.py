@@ -1,6 +1,8 @@
 """Data sets of a hub: the real clients against a small server, in a process of their own, since
 they read the hub's address when they are imported."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -58,7 +60,7 @@ def read(hub: Hub, home: Path, *sources: str) -> list[list[Any]]:
 
 
 @pytest.mark.slow
-def test_a_data_set_of_the_hub(tmp_path: Path):
+def test_a_data_set_of_the_hub(tmp_path: Path) -> None:
     files = {"README.md": README, "a.jsonl": b'{"prompt": "x"}\n', "b.jsonl": b'{"prompt": "y"}\n'}
     with serving(Hub(files)) as hub:
         first, second, *refused = read(

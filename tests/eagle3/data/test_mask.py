@@ -1,11 +1,13 @@
+from __future__ import annotations
+
 from eagle3.data.mask import supervised_rows
 
 
-def rows(spans, length, step, steps=3):
+def rows(spans: list[tuple[int, int]], length: int, step: int, steps: int = 3) -> list[int]:
     return supervised_rows(spans, length, steps)[step].nonzero()[:, 0].tolist()
 
 
-def test_two_turn_chat_position_by_position():
+def test_two_turn_chat_position_by_position() -> None:
     # position  0 1 2 3 4 5 6 7 8 9 10 11 12
     # token     u u u A B C E u u D  F  G  E     answers at 3..6 and 9..12, E the end of turn
     spans = [(3, 7), (9, 13)]
@@ -16,7 +18,7 @@ def test_two_turn_chat_position_by_position():
     assert rows(spans, 13, 2) == [2, 8]
 
 
-def test_label_never_leaves_the_answer():
+def test_label_never_leaves_the_answer() -> None:
     for k in range(3):
         mask = supervised_rows([(3, 7)], 10, 3)[k]
         for j in mask.nonzero()[:, 0].tolist():
@@ -25,9 +27,9 @@ def test_label_never_leaves_the_answer():
         assert mask.nonzero()[:, 0].tolist() == inside
 
 
-def test_short_and_empty_answers_have_no_rows():
+def test_short_and_empty_answers_have_no_rows() -> None:
     assert not supervised_rows([(2, 3), (5, 5)], 8, 2).any()
 
 
-def test_answer_at_the_very_start():
+def test_answer_at_the_very_start() -> None:
     assert rows([(0, 4)], 4, 0) == [0, 1]

@@ -1,27 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
+from torch import Tensor
 
 from eagle3 import vocab
 from eagle3.cli import main
 from eagle3.data.coverage import answer_share, mass_share
 from eagle3.data.pieces import pieces
-from eagle3.data.preview import look
+from eagle3.data.preview import Preview, look
 from eagle3.data.preview_view import page, terminal
 from eagle3.data.records import Response
 from eagle3.errors import BadInput
 from eagle3.run import current
 from eagle3.target import Target
 from tests.eagle3.data.chats import tokenizer
-from tests.eagle3.data.conftest import DATA_STAGES
+from tests.eagle3.data.conftest import DATA_STAGES, MakeRun, Run
 from tests.eagle3.train.stage import run_train, weights
-from tests.tiny import write_prompts
+from tests.tiny import Tiny, write_prompts
 
 GIVEN = {"mode": "given", "max_new_tokens": 12, "batch_size": 8}
 
 
-def answered(tmp_path, tiny, answer="t9 t10 t11 t12", count=24):
+def answered(tmp_path: Path, tiny: Tiny, answer: str = "t9 t10 t11 t12", count: int = 24) -> Path:
     lines = [
         {
             "messages": [
@@ -34,11 +39,11 @@ def answered(tmp_path, tiny, answer="t9 t10 t11 t12", count=24):
     return write_prompts(tmp_path / "given.jsonl", lines)
 
 
-def preview(run, *stages, count=2):
+def preview(run: Run, *stages: str, count: int = 2) -> Preview:
     return look(run.config, {name: run.out(name) for name in stages}, count)
 
 
-def test_pieces_are_the_text_and_say_what_each_token_is():
+def test_pieces_are_the_text_and_say_what_each_token_is() -> None:
     tokens = tokenizer("chatml", "exact")
     text = "<|im_start|>user\nQ é😀<|im_end|>\n<|im_start|>assistant\nan answer 😀<|im_end|>"
     ids = tokens(text, add_special_tokens=False).input_ids
@@ -56,14 +61,16 @@ def test_pieces_are_the_text_and_say_what_each_token_is():
 
 
 @pytest.mark.parametrize("kind", ["bytes", "exact", "pieces"])
-def test_no_space_is_lost_between_tokens(kind):
+def test_no_space_is_lost_between_tokens(kind: str) -> None:
     tokens = tokenizer("plain", kind)
     ids = tokens("the answer is  two\n\n- one → é", add_special_tokens=False).input_ids
     found = pieces(tokens, ids, [], len(ids), set())
     assert "".join(p.text for p in found) == tokens.decode(ids)
 
 
-def test_answers_of_the_set_before_anything_is_written(make_run, tmp_path, tiny):
+def test_answers_of_the_set_before_anything_is_written(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     run = make_run(source=answered(tmp_path, tiny), regenerate=GIVEN, train={"max_length": 16})
     run.run("resolve", "prepare")
     found = preview(run, "resolve", "prepare")
@@ -78,7 +85,9 @@ def test_answers_of_the_set_before_anything_is_written(make_run, tmp_path, tiny)
     assert kinds == ["prompt"] * 6 + ["first"] + ["answer"] * 4
 
 
-def test_the_targets_answers_and_the_mass_that_the_vocabulary_holds(make_run, tiny):
+def test_the_targets_answers_and_the_mass_that_the_vocabulary_holds(
+    make_run: MakeRun, tiny: Tiny
+) -> None:
     train = {"draft_vocab_size": 30, "max_length": 16}
     run = make_run(train=train)
     run.run("resolve", "prepare", "regenerate", "extract")
@@ -93,7 +102,7 @@ def test_the_targets_answers_and_the_mass_that_the_vocabulary_holds(make_run, ti
     assert [p.kind for p in found.shown[0].pieces][16:] == ["cut"] * 2
 
 
-def test_mass_inside_is_the_targets_own(make_run, tiny):
+def test_mass_inside_is_the_targets_own(make_run: MakeRun, tiny: Tiny) -> None:
     run = make_run()
     run.run("resolve", "prepare", "regenerate", "extract")
     target = Target.load(tiny.path)
@@ -109,14 +118,16 @@ def test_mass_inside_is_the_targets_own(make_run, tiny):
     assert found == pytest.approx(expected / rows, abs=5e-3)  # hidden states are kept in bfloat16
 
 
-def torch_ids(ids):
+def torch_ids(ids: Iterable[int]) -> Tensor:
     import torch
 
     return torch.tensor(list(ids))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
-def test_the_draft_vocabulary_is_the_one_that_training_chooses(make_run, share):
+def test_the_draft_vocabulary_is_the_one_that_training_chooses(
+    make_run: MakeRun, share: float
+) -> None:
     """Whole answers count, also what lies beyond the longest sample."""
     train = {"draft_vocab_size": 20, "max_length": 16, "epochs": 1.0, "data_share": share}
     run = make_run(
@@ -136,7 +147,9 @@ def test_the_draft_vocabulary_is_the_one_that_training_chooses(make_run, share):
     assert not by_kind["outside"] & kept
 
 
-def test_the_draft_vocabulary_of_a_draft_to_start_from(make_run, tmp_path, tiny):
+def test_the_draft_vocabulary_of_a_draft_to_start_from(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     draft = tmp_path / "draft"
     run = make_run(source=answered(tmp_path, tiny), regenerate=GIVEN)
     run.run("resolve", "prepare")
@@ -153,12 +166,12 @@ def test_the_draft_vocabulary_of_a_draft_to_start_from(make_run, tmp_path, tiny)
     assert found.coverage == pytest.approx(3 / 5)  # t9 t12 and the end of t9 t10 t11 t12 </s>
 
 
-def test_the_share_of_answer_tokens_stops_where_samples_are_cut():
+def test_the_share_of_answer_tokens_stops_where_samples_are_cut() -> None:
     response = Response(id="a", split="train", ids=[9, 1, 2, 3], spans=[(1, 4)], finish="eos")
     assert answer_share([response], torch_ids([1]), 3) == 0.5
 
 
-def test_nothing_to_show_is_said(make_run, capsys):
+def test_nothing_to_show_is_said(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run()
     assert code(["preview", str(run.path)]) == 2
     said = capsys.readouterr().err
@@ -166,15 +179,19 @@ def test_nothing_to_show_is_said(make_run, capsys):
     assert "eagle3 regenerate" in said
 
 
-def code(argv):
+def code(argv: list[str]) -> int | str | None:
     with pytest.raises(SystemExit) as e:
         main(argv)
     return e.value.code
 
 
 def test_the_command_runs_what_is_missing_and_writes_a_page(
-    make_run, tmp_path, tiny, capsys, monkeypatch
-):
+    make_run: MakeRun,
+    tmp_path: Path,
+    tiny: Tiny,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     run = make_run(source=answered(tmp_path, tiny), regenerate=GIVEN)
     html = tmp_path / "deep" / "p.html"
@@ -193,7 +210,9 @@ def test_the_command_runs_what_is_missing_and_writes_a_page(
     assert "expected a number of samples" in capsys.readouterr().err
 
 
-def test_a_prompt_set_without_a_run(tmp_path, tiny, capsys, monkeypatch):
+def test_a_prompt_set_without_a_run(
+    tmp_path: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     source = answered(tmp_path, tiny)
     target = f"file://{tiny.path}"
@@ -206,7 +225,9 @@ def test_a_prompt_set_without_a_run(tmp_path, tiny, capsys, monkeypatch):
     assert "expected RUN" in capsys.readouterr().err
 
 
-def test_neither_terminal_nor_page_is_steered_by_a_sample(make_run, tmp_path, tiny):
+def test_neither_terminal_nor_page_is_steered_by_a_sample(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     run = make_run(source=answered(tmp_path, tiny), regenerate=GIVEN)
     run.run("resolve", "prepare")
     found = preview(run, "resolve", "prepare", count=1)

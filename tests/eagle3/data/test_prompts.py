@@ -1,6 +1,9 @@
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,18 @@ from pydantic import ValidationError
 
 from eagle3.config import PromptRef, PromptsConfig, RunConfig, load_recipe
 from eagle3.data import dataset
-from eagle3.data.prompts import count_prompts, prompt_content, read_excluded, read_prompts
+from eagle3.data.prompts import (
+    RawPrompt,
+    count_prompts,
+    prompt_content,
+    read_excluded,
+    read_prompts,
+)
 from eagle3.errors import BadInput
 from tests.tiny import write_prompts
+
+Read = Callable[..., list[RawPrompt]]
+"""Reads lines of a file: text, or what becomes JSON."""
 
 
 def config(source: Any, **prompts: Any) -> RunConfig:
@@ -23,8 +35,8 @@ def config(source: Any, **prompts: Any) -> RunConfig:
 
 
 @pytest.fixture
-def read(tmp_path: Path):
-    def read_lines(*lines: Any):
+def read(tmp_path: Path) -> Read:
+    def read_lines(*lines: Any) -> list[RawPrompt]:
         path = tmp_path / "p.jsonl"
         texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
         path.write_text("\n".join(texts) + "\n")
@@ -33,7 +45,7 @@ def read(tmp_path: Path):
     return read_lines
 
 
-def test_three_forms_become_the_same_messages(read):
+def test_three_forms_become_the_same_messages(read: Read) -> None:
     system, user = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
     share = [
         {"from": "system", "value": "Be brief."},
@@ -45,7 +57,7 @@ def test_three_forms_become_the_same_messages(read):
     assert [p.messages for p in found] == [[system, user], [system, user, answer], [user]]
 
 
-def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read):
+def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read: Read) -> None:
     found = read({"prompt": "a", "split": "heldout"}, "", {"prompt": "b"})
     assert [(p.split, p.where.rsplit(" ", 1)[1]) for p in found] == [("heldout", "1"), (None, "3")]
 
@@ -78,26 +90,26 @@ def test_a_set_may_mark_its_own_split_and_blank_lines_are_skipped(read):
         ({"prompt": "x", "split": "test"}, "line 2: split is 'test', expected train or heldout"),
     ],
 )
-def test_a_bad_line_is_named(read, line: Any, message: str):
+def test_a_bad_line_is_named(read: Read, line: Any, message: str) -> None:
     with pytest.raises(BadInput) as e:
         read({"prompt": "fine"}, line)
     assert message in str(e.value)
     assert "messages" in e.value.hint
 
 
-def test_only_a_newline_ends_a_line(read):
+def test_only_a_newline_ends_a_line(read: Read) -> None:
     texts = ["a\u2028b", "c\x85d", "e"]
     found = read(*(json.dumps({"prompt": text}, ensure_ascii=False) for text in texts))
     assert [p.messages[0]["content"] for p in found] == texts
 
 
-def test_several_problems_are_listed_but_not_all(read):
+def test_several_problems_are_listed_but_not_all(read: Read) -> None:
     with pytest.raises(BadInput) as e:
         read(*["nope"] * 9)
     assert [f"line {n}:" in str(e.value) for n in (1, 5, 6)] == [True, True, False]
 
 
-def test_missing_empty_and_binary_files(tmp_path: Path, read):
+def test_missing_empty_and_binary_files(tmp_path: Path, read: Read) -> None:
     with pytest.raises(BadInput, match=r"none\.jsonl does not exist"):
         read_prompts(config(tmp_path / "none.jsonl"))
     with pytest.raises(BadInput, match="holds no prompts"):
@@ -108,7 +120,7 @@ def test_missing_empty_and_binary_files(tmp_path: Path, read):
         read_prompts(config(binary))
 
 
-def test_s3_sets_are_the_files_that_a_worker_brings(tmp_path: Path):
+def test_s3_sets_are_the_files_that_a_worker_brings(tmp_path: Path) -> None:
     sets = {name: f"s3://bucket/{name}.jsonl" for name in "abc"}
     brought = {}
     for name, source in sets.items():
@@ -136,23 +148,32 @@ def test_s3_sets_are_the_files_that_a_worker_brings(tmp_path: Path):
         {"exclude": [{"source": "s3://bucket/p.jsonl"}]},
     ],
 )
-def test_without_a_worker_an_s3_set_is_refused_at_once(sets):
+def test_without_a_worker_an_s3_set_is_refused_at_once(
+    sets: dict[str, list[dict[str, str]]],
+) -> None:
     run = config("demo" if sets else "s3://bucket/p.jsonl", **sets)
     with pytest.raises(BadInput, match=r"s3://bucket/p\.jsonl is not on this machine") as e:
         count_prompts(run)
     assert "without the service, download it" in e.value.hint
 
 
-def test_demo_set_is_varied_and_has_a_heldout_part():
+def test_demo_set_is_varied_and_has_a_heldout_part() -> None:
     found = read_prompts(config("demo"))
     assert sum(p.split == "heldout" for p in found) == 64
     assert len(found) > 1000
     assert count_prompts(config("demo", limit=100)) == 100
 
 
-def test_a_data_set_is_pinned_and_counted_by_its_limit_only(monkeypatch):
-    asked = []
-    monkeypatch.setattr(dataset, "pinned", lambda *a: (asked.append(a), "a" * 40)[1])
+def test_a_data_set_is_pinned_and_counted_by_its_limit_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def pinned(repo: str, revision: str | None) -> str:
+        asked.append((repo, revision))
+        return "a" * 40
+
+    monkeypatch.setattr(dataset, "pinned", pinned)
     assert count_prompts(config("org/set")) is None
     assert count_prompts(config("org/set@v1:train_sft", limit=50)) == 50
     assert asked == [("org/set", None), ("org/set", "v1")]
@@ -165,7 +186,9 @@ def test_a_data_set_is_pinned_and_counted_by_its_limit_only(monkeypatch):
         ({"prompt": ["a", "b"]}, ["a", "b"]),
     ],
 )
-def test_turns_of_a_question_file_are_user_messages(read, line, asked):
+def test_turns_of_a_question_file_are_user_messages(
+    read: Read, line: dict[str, object], asked: list[str]
+) -> None:
     [prompt] = read(line)
     assert [(m["role"], m["content"]) for m in prompt.messages] == [("user", a) for a in asked]
 
@@ -179,7 +202,7 @@ def test_turns_of_a_question_file_are_user_messages(read, line, asked):
         ([{"from": "human", "value": "a"}], ["a"]),
     ],
 )
-def test_a_named_column_may_hold_any_form(tmp_path: Path, value, asked):
+def test_a_named_column_may_hold_any_form(tmp_path: Path, value: object, asked: list[str]) -> None:
     path = write_prompts(tmp_path / "p.jsonl", [{"question": value, "prompt": "not this"}])
     [prompt] = read_prompts(config(path, column="question"))
     assert [m["content"] for m in prompt.messages] == asked
@@ -193,13 +216,15 @@ def test_a_named_column_may_hold_any_form(tmp_path: Path, value, asked):
         ({"q": []}, "q is a list, or empty"),
     ],
 )
-def test_a_named_column_that_is_not_there(tmp_path: Path, row, message: str):
+def test_a_named_column_that_is_not_there(
+    tmp_path: Path, row: dict[str, object], message: str
+) -> None:
     path = write_prompts(tmp_path / "p.jsonl", [row])
     with pytest.raises(BadInput, match=re.escape(message)):
         read_prompts(config(path, column="q"))
 
 
-def test_a_mixture_keeps_its_proportions_and_every_heldout_prompt(tmp_path: Path):
+def test_a_mixture_keeps_its_proportions_and_every_heldout_prompt(tmp_path: Path) -> None:
     a = write_prompts(tmp_path / "a.jsonl", [{"prompt": f"a{i}"} for i in range(30)])
     marked = [{"prompt": "held", "split": "heldout"}]
     b = write_prompts(tmp_path / "b.jsonl", marked + [{"prompt": f"b{i}"} for i in range(10)])
@@ -229,9 +254,9 @@ def test_a_mixture_keeps_its_proportions_and_every_heldout_prompt(tmp_path: Path
         ({"source": ""}, "at least 1 character"),
     ],
 )
-def test_a_config_that_says_two_things_is_refused(prompts, message: str):
+def test_a_config_that_says_two_things_is_refused(prompts: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        PromptsConfig(**prompts)
+        PromptsConfig.model_validate(prompts)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +280,8 @@ def test_a_config_that_says_two_things_is_refused(prompts, message: str):
         ("../../etc", "path", "../../etc", (None, None, None)),
     ],
 )
-def test_what_a_source_names_does_not_depend_on_the_disk(text, kind, location, rest):
+def test_what_a_source_names_does_not_depend_on_the_disk(
+    text: str, kind: str, location: str, rest: tuple[str | None, str | None, str | None]
+) -> None:
     ref = PromptRef.parse(text)
     assert (ref.kind, ref.location, (ref.revision, ref.config, ref.split)) == (kind, location, rest)

@@ -1,17 +1,21 @@
+from __future__ import annotations
+
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from eagle3.data.chat import next_turn, prompt_ids
 from eagle3.data.engines.conversation import Ledger
-from eagle3.data.records import Journal, Response, read_records
+from eagle3.data.records import Journal, Message, Response, read_records
 from eagle3.errors import Stopped
 from eagle3.target import load_tokenizer
-from tests.tiny import EOS, build_permutation_target, write_prompts
+from tests.eagle3.data.conftest import MakeRun
+from tests.tiny import EOS, Tiny, build_permutation_target, write_prompts
 
 
-def test_answers_are_the_targets_own(make_run, tiny):
+def test_answers_are_the_targets_own(make_run: MakeRun, tiny: Tiny) -> None:
     run = make_run()
     summary = run.run("resolve", "prepare", "regenerate")
     responses = run.lines("regenerate", "responses.jsonl")
@@ -26,7 +30,7 @@ def test_answers_are_the_targets_own(make_run, tiny):
     assert [r["id"] for r in responses] == [p["id"] for p in prompts]
 
 
-def test_end_of_turn_belongs_to_the_answer(make_run, tmp_path):
+def test_end_of_turn_belongs_to_the_answer(make_run: MakeRun, tmp_path: Path) -> None:
     tiny = build_permutation_target(tmp_path / "ends", ends=True)
     source = write_prompts(tmp_path / "p.jsonl", tiny.prompts(59))
     run = make_run(target=tiny.path, source=source)
@@ -38,7 +42,7 @@ def test_end_of_turn_belongs_to_the_answer(make_run, tmp_path):
         assert (answer[-1] == EOS) == (response["finish"] == "eos")
 
 
-def test_token_budget_ends_the_training_part_only(make_run):
+def test_token_budget_ends_the_training_part_only(make_run: MakeRun) -> None:
     summary = make_run(regenerate={"max_new_tokens": 12, "batch_size": 8, "token_budget": 100}).run(
         "resolve", "prepare", "regenerate"
     )
@@ -59,7 +63,9 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(Ledger, "count", counting)
 
 
-def test_a_stopped_run_goes_on_where_it_was(make_run, monkeypatch):
+def test_a_stopped_run_goes_on_where_it_was(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = make_run()
     whole.run("resolve", "prepare", "regenerate")
     expected = (whole.out("regenerate") / "responses.jsonl").read_bytes()
@@ -78,7 +84,7 @@ def test_a_stopped_run_goes_on_where_it_was(make_run, monkeypatch):
     assert not work.exists()
 
 
-def test_journal_repairs_a_line_that_was_cut(tmp_path):
+def test_journal_repairs_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "work" / "r.jsonl"
     record = Response(id="a", split="train", ids=[1, 2], spans=[(1, 2)], finish="eos")
     journal = Journal(path, Response)
@@ -98,7 +104,9 @@ def test_journal_repairs_a_line_that_was_cut(tmp_path):
     assert path.read_bytes() == lines[0]
 
 
-def test_sampled_answers_follow_the_seed_and_heldout_stays_greedy(make_run, tmp_path):
+def test_sampled_answers_follow_the_seed_and_heldout_stays_greedy(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     tiny = build_permutation_target(tmp_path / "warm", certainty=4.0)
     source = write_prompts(tmp_path / "p.jsonl", tiny.prompts(24))
 
@@ -122,7 +130,9 @@ def test_sampled_answers_follow_the_seed_and_heldout_stays_greedy(make_run, tmp_
     assert answers(8, 1) != first
 
 
-def test_further_answers_are_sampled_and_the_first_stays_greedy(make_run, tmp_path, tiny):
+def test_further_answers_are_sampled_and_the_first_stays_greedy(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     unsure = build_permutation_target(tmp_path / "unsure", certainty=2.0)
     settings = {"max_new_tokens": 12, "batch_size": 8, "answers": 3}
     run = make_run(target=unsure.path, regenerate=settings)
@@ -138,7 +148,9 @@ def test_further_answers_are_sampled_and_the_first_stays_greedy(make_run, tmp_pa
             assert len({tuple(first), tuple(second), tuple(third)}) == 3
 
 
-def test_later_turns_keep_the_ids_of_earlier_answers(make_run, tmp_path, tiny):
+def test_later_turns_keep_the_ids_of_earlier_answers(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     users = [[tiny.order[i], tiny.order[i + 7], tiny.order[i + 20]] for i in range(12)]
     lines = [{"messages": [{"role": "user", "content": f"t{u}"} for u in three]} for three in users]
     path = tmp_path / "p.jsonl"
@@ -153,7 +165,9 @@ def test_later_turns_keep_the_ids_of_earlier_answers(make_run, tmp_path, tiny):
         assert response["ids"][response["spans"][0][1]] == EOS
 
 
-def test_a_conversation_ends_when_the_next_turn_does_not_fit(make_run, tmp_path):
+def test_a_conversation_ends_when_the_next_turn_does_not_fit(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     tiny = build_permutation_target(tmp_path / "narrow", context=100)
     many = [{"role": "user", "content": f"t{tiny.order[3]}"}] * 8
     lines = [{"messages": [{"role": "user", "content": f"t{t}"}, *many]} for t in tiny.order[:12]]
@@ -170,7 +184,9 @@ def test_a_conversation_ends_when_the_next_turn_does_not_fit(make_run, tmp_path)
 class TestNextTurn:
     USER = ({"role": "user", "content": "t9"},)
 
-    def follow(self, tiny, answer: list[int], template: str | None = None):
+    def follow(
+        self, tiny: Tiny, answer: list[int], template: str | None = None
+    ) -> tuple[list[int], tuple[list[int], list[Message], bool]]:
         tokenizer = load_tokenizer(tiny.path)
         if template is not None:
             tokenizer.chat_template = template
@@ -179,18 +195,18 @@ class TestNextTurn:
         end = frozenset({EOS})
         return ids, next_turn(tokenizer, history, ids, answer, list(self.USER), end)
 
-    def test_generated_end_of_turn_is_not_doubled(self, tiny):
+    def test_generated_end_of_turn_is_not_doubled(self, tiny: Tiny) -> None:
         ids, (longer, messages, kept) = self.follow(tiny, [7, 8, EOS])
         assert kept
         assert longer == [*ids, 3, 9]
         assert [m["role"] for m in messages] == ["user", "assistant", "user"]
 
-    def test_missing_end_of_turn_is_added(self, tiny):
+    def test_missing_end_of_turn_is_added(self, tiny: Tiny) -> None:
         ids, (longer, _, kept) = self.follow(tiny, [7, 8])
         assert kept
         assert longer == [*ids, EOS, 3, 9]
 
-    def test_a_template_that_rewrites_history_is_tokenised_afresh(self, tiny):
+    def test_a_template_that_rewrites_history_is_tokenised_afresh(self, tiny: Tiny) -> None:
         template = (
             "<s> {% for m in messages %}{{ 't6 ' if m['role'] == 'assistant' else "
             "'<user> ' + m['content'] + ' ' }}{% endfor %}"
@@ -201,8 +217,8 @@ class TestNextTurn:
 
 
 def test_answers_before_a_template_rewrites_history_are_samples_of_their_own(
-    make_run, tmp_path, tiny
-):
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     """As templates do that remove reasoning: an earlier answer is shown without its first word."""
     target = tmp_path / "rewriting"
     shutil.copytree(tiny.path, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_only_stored_features_need_the_disk(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: usage(1, 1, 10**8))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 10**8))
 
     def check(**extract: Any) -> None:
         recipe = load_recipe("standard", {"extract": extract})

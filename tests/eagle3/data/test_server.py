@@ -21,10 +21,12 @@ from eagle3.data.engines.client import API_KEY, Retry
 from eagle3.data.engines.completions import Dialect, Reader
 from eagle3.errors import BadInput, Stopped, TargetUnavailable
 from eagle3.target import load_tokenizer
+from tests.eagle3.data.conftest import MakeRun, Run
 from tests.eagle3.data.served import Handler, Served, serve
 from tests.tiny import EOS, Tiny, build_permutation_target, write_prompts
 
 STAGES = ("resolve", "prepare", "regenerate")
+Serving = Callable[..., Served]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 
 @pytest.fixture
-def serving() -> Iterator[Callable[..., Served]]:
+def serving() -> Iterator[Serving]:
     """Starts servers, which stop with the test."""
     stack: list[Any] = []
 
@@ -56,11 +58,11 @@ def serving() -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
-def make(make_run: Any, ends: Tiny, tmp_path: Path) -> Callable[..., Any]:
+def make(make_run: MakeRun, ends: Tiny, tmp_path: Path) -> MakeRun:
     """A run of 24 prompts on the target `ends`, answered by a server."""
     source = write_prompts(tmp_path / "p.jsonl", ends.prompts(59)[35:])
 
-    def run(served: Served | None = None, **regenerate: Any) -> Any:
+    def run(served: Served | None = None, **regenerate: Any) -> Run:
         where = {} if served is None else {"engine": "openai", "base_url": served.url}
         settings = {"max_new_tokens": 12, "batch_size": 8, **where, **regenerate}
         if served is not None:
@@ -70,11 +72,11 @@ def make(make_run: Any, ends: Tiny, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-def answers(run: Any) -> list[dict[str, Any]]:
+def answers(run: Run) -> list[dict[str, Any]]:
     return run.lines("regenerate", "responses.jsonl")
 
 
-def check(run: Any, tiny: Tiny) -> None:
+def check(run: Run, tiny: Tiny) -> None:
     """All 24 conversations are there, and their answers are the target's own."""
     found = answers(run)
     assert [r["id"] for r in found] == [p["id"] for p in run.lines("prepare", "prompts.jsonl")]
@@ -94,7 +96,9 @@ def check(run: Any, tiny: Tiny) -> None:
         ("token_ids", False), ("text", False),
     ],
 )  # fmt: skip
-def test_however_tokens_come_they_are_the_targets_own(make, serving, ends, way, takes_ids):
+def test_however_tokens_come_they_are_the_targets_own(
+    make: MakeRun, serving: Serving, ends: Tiny, way: str, takes_ids: bool
+) -> None:
     served = serving(ends, way=way, takes_ids=takes_ids)
     run = make(served)
     summary = run.run(*STAGES)
@@ -133,7 +137,7 @@ FAILURES: list[Callable[[Handler], None]] = [
 ]
 
 
-def test_what_may_pass_is_tried_again(make, serving, ends):
+def test_what_may_pass_is_tried_again(make: MakeRun, serving: Serving, ends: Tiny) -> None:
     run = make(serving(ends, on_completion=failing(FAILURES)))
     summary = run.run(*STAGES)
     check(run, ends)
@@ -143,7 +147,9 @@ def test_what_may_pass_is_tried_again(make, serving, ends):
         assert part in said
 
 
-def test_a_slow_server_is_given_up_in_time(make, serving, ends, monkeypatch):
+def test_a_slow_server_is_given_up_in_time(
+    make: MakeRun, serving: Serving, ends: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first answer never comes: its request is dropped and made again."""
     monkeypatch.setattr(server, "QUEUE_S", 0.2)
     monkeypatch.setattr(server, "TOKEN_S", 0.0)
@@ -162,7 +168,9 @@ def test_a_slow_server_is_given_up_in_time(make, serving, ends, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_keeps_what_is_finished(make, serving, ends):
+def test_a_server_that_goes_away_keeps_what_is_finished(
+    make: MakeRun, serving: Serving, ends: Tiny
+) -> None:
     count = itertools.count()
 
     def away(handler: Handler) -> None:
@@ -183,13 +191,15 @@ def test_a_server_that_goes_away_keeps_what_is_finished(make, serving, ends):
     assert len(served.bodies) - asked == 24 - kept + 9  # nine to look at the server
 
 
-def test_no_server_there(make, serving, ends):
+def test_no_server_there(make: MakeRun, serving: Serving, ends: Tiny) -> None:
     served = Served(ends, url="http://127.0.0.1:9/v1")
     with pytest.raises(TargetUnavailable, match="no answer"):
         make(served).run(*STAGES)
 
 
-def test_term_stops_at_once_and_keeps_what_is_finished(make, serving, ends):
+def test_term_stops_at_once_and_keeps_what_is_finished(
+    make: MakeRun, serving: Serving, ends: Tiny
+) -> None:
     release, count, sent = threading.Event(), itertools.count(), []
 
     def term(handler: Handler) -> None:
@@ -211,7 +221,9 @@ def test_term_stops_at_once_and_keeps_what_is_finished(make, serving, ends):
     check(run, ends)
 
 
-def test_another_model_is_refused_by_its_first_difference(make, serving, ends, tmp_path):
+def test_another_model_is_refused_by_its_first_difference(
+    make: MakeRun, serving: Serving, ends: Tiny, tmp_path: Path
+) -> None:
     other = build_permutation_target(tmp_path / "other", ends=True, seed=1)
     with pytest.raises(
         BadInput, match=r"'tiny' is not the target: after .* and 0 tokens of its"
@@ -236,12 +248,21 @@ def test_another_model_is_refused_by_its_first_difference(make, serving, ends, t
         ({"key": "sesame"}, {}, "refuses the key"),
     ],
 )
-def test_what_does_not_fit_is_refused(make, serving, ends, options, settings, message):
+def test_what_does_not_fit_is_refused(
+    make: MakeRun,
+    serving: Serving,
+    ends: Tiny,
+    options: dict[str, object],
+    settings: dict[str, str],
+    message: str,
+) -> None:
     with pytest.raises(BadInput, match=message):
         make(serving(ends, **options), **settings).run(*STAGES)
 
 
-def test_the_key_is_sent_and_shown_nowhere(make, serving, ends, monkeypatch):
+def test_the_key_is_sent_and_shown_nowhere(
+    make: MakeRun, serving: Serving, ends: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(API_KEY, "sesame")
     run = make(serving(ends, key="sesame", tokenizes=False))
     summary = run.run(*STAGES)
@@ -257,7 +278,7 @@ def test_the_key_is_sent_and_shown_nowhere(make, serving, ends, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_budget_keeps_the_head_of_the_line(make, serving, ends):
+def test_a_budget_keeps_the_head_of_the_line(make: MakeRun, serving: Serving, ends: Tiny) -> None:
     served = serving(ends)
     results = []
     for concurrency in (1, 5):
@@ -272,7 +293,9 @@ def test_a_budget_keeps_the_head_of_the_line(make, serving, ends):
 
 
 @pytest.mark.slow
-def test_later_turns_are_asked_with_the_earlier_answers(make_run, serving, tiny, tmp_path):
+def test_later_turns_are_asked_with_the_earlier_answers(
+    make_run: MakeRun, serving: Serving, tiny: Tiny, tmp_path: Path
+) -> None:
     users = [[tiny.order[i], tiny.order[i + 7], tiny.order[i + 20]] for i in range(12)]
     lines = [{"messages": [{"role": "user", "content": f"t{u}"} for u in three]} for three in users]
     path = tmp_path / "multi.jsonl"
@@ -298,23 +321,23 @@ class TestText:
         choice = {"finish_reason": finish, "text": text}
         return reader.answer({"choices": [choice], "usage": usage}, sequence)
 
-    def test_what_comes_back_as_it_was_is_exact(self, tiny):
+    def test_what_comes_back_as_it_was_is_exact(self, tiny: Tiny) -> None:
         answer = self.read(tiny, "t7 t8", tokens=2)
         assert (answer.ids, answer.exact) == ([7, 8], True)
 
-    def test_other_text_is_counted(self, tiny):
+    def test_other_text_is_counted(self, tiny: Tiny) -> None:
         assert not self.read(tiny, "t7  t8").exact
         assert not self.read(tiny, "t7 what").exact
 
-    def test_another_number_of_tokens_is_counted(self, tiny):
+    def test_another_number_of_tokens_is_counted(self, tiny: Tiny) -> None:
         assert not self.read(tiny, "t7 t8", tokens=3).exact
 
-    def test_the_end_is_added_where_the_server_leaves_it_off(self, tiny):
+    def test_the_end_is_added_where_the_server_leaves_it_off(self, tiny: Tiny) -> None:
         for text in ("t7 t8", "t7 t8 </s>"):
             for tokens in (2, 3) if text == "t7 t8" else (3,):
                 answer = self.read(tiny, text, "stop", tokens)
                 assert (answer.ids, answer.exact) == ([7, 8, EOS], True)
 
-    def test_a_character_cut_in_two_is_left_off(self, tiny):
+    def test_a_character_cut_in_two_is_left_off(self, tiny: Tiny) -> None:
         answer = self.read(tiny, "t7 t8 �")
         assert (answer.ids, answer.exact) == ([7, 8], False)

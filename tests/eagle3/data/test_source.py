@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from eagle3.data.features import FeatureIndex, Sample
+from eagle3.data.features import FeatureIndex, Sample, SampleRef
 from eagle3.data.offline import FeatureStore
 from eagle3.data.online import OnlineSource, Recent
 from eagle3.data.stream import StreamedSource
@@ -138,7 +138,12 @@ def test_the_process_runs_ahead_but_not_away(
 ) -> None:
     asked: list[int] = []
     ask = streamed._ask
-    monkeypatch.setattr(streamed, "_ask", lambda refs: (asked.append(1), ask(refs))[1])
+
+    def count(refs: list[SampleRef]) -> int:
+        asked.append(1)
+        return ask(refs)
+
+    monkeypatch.setattr(streamed, "_ask", count)
     refs = streamed.samples("train")
     batches = streamed.batches([[ref] for ref in refs])
     first = next(batches)
@@ -154,6 +159,7 @@ def test_the_process_runs_ahead_but_not_away(
     heldout = streamed.samples("heldout")[0]
     assert equal(streamed.load(heldout), online.load(heldout))  # out of order, amid batches
     second = next(batches)
+    assert isinstance(batches, Generator)
     batches.close()  # the rest is not wanted
     whole = list(streamed.batches([refs[:2], refs[2:3]]))
     assert equal(first[0], online.load(refs[0]))

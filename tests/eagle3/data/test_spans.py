@@ -81,7 +81,9 @@ QUICK = settings(
 @pytest.mark.parametrize("shape", WRITTEN)
 @QUICK
 @given(turns=TURNS, system=st.sampled_from([None, "BE BRIEF."]), kind=st.sampled_from(KINDS))
-def test_an_answer_and_its_end_of_turn_and_nothing_else(shape, turns, system, kind):
+def test_an_answer_and_its_end_of_turn_and_nothing_else(
+    shape: str, turns: list[tuple[str, str]], system: str | None, kind: str
+) -> None:
     messages = [{"role": "system", "content": system}] if system and shape != "gemma" else []
     for question, text in turns:
         messages += [user(question), answer(text)]
@@ -108,14 +110,14 @@ def test_an_answer_and_its_end_of_turn_and_nothing_else(shape, turns, system, ki
         assert sample.ended == (shape != "plain")
 
 
-def test_the_same_question_twice_gives_each_answer_once():
+def test_the_same_question_twice_gives_each_answer_once() -> None:
     """Mistral's shape moves the system prompt: the text alone does not say which is which."""
     turns = [user("Q"), answer("aa"), user("Q"), answer("a")]
     reading = read("mistral", [{"role": "system", "content": "BE BRIEF."}, *turns])
     assert [text.strip() for text in written("mistral", reading)] == ["aa</s>", "a</s>"]
 
 
-def test_marks_around_more_than_the_target_writes():
+def test_marks_around_more_than_the_target_writes() -> None:
     """The header is the generation prompt's, and nothing is written after the end of turn."""
     tokens = copy.deepcopy(tokenizer("chatml", "exact"))
     tokens.chat_template = (
@@ -133,7 +135,7 @@ def test_marks_around_more_than_the_target_writes():
 
 @QUICK
 @given(turns=TURNS)
-def test_samples_are_whole_renderings_and_spans_are_in_order(turns):
+def test_samples_are_whole_renderings_and_spans_are_in_order(turns: list[tuple[str, str]]) -> None:
     for shape in WRITTEN:
         messages = [m for q, a in turns for m in (user(q), answer(a))]
         tokens = tokenizer(shape, "exact")
@@ -147,7 +149,7 @@ def test_samples_are_whole_renderings_and_spans_are_in_order(turns):
 
 
 @pytest.mark.parametrize("shape", [*WRITTEN, "deepseek_r1"])
-def test_drafting_starts_at_the_answers_first_token(shape):
+def test_drafting_starts_at_the_answers_first_token(shape: str) -> None:
     messages = [user("WHAT?"), answer("<think>\nso\n</think>\n\nthe answer is two")]
     [sample] = read(shape, messages).samples
     [(start, end)] = sample.spans
@@ -159,7 +161,7 @@ def test_drafting_starts_at_the_answers_first_token(shape):
 @pytest.mark.parametrize("form", ["inline", "apart"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", ["qwen3", "deepseek_r1"])
-def test_reasoning_is_supervised_where_it_was_written(shape, kind, form):
+def test_reasoning_is_supervised_where_it_was_written(shape: str, kind: str, form: str) -> None:
     """Both shapes remove it from earlier answers, one of them from the last answer too."""
     turns = [("WHAT?", "hence so", "two"), ("AND?", "another\n\nthen", "- one\n- two")]
     messages = []
@@ -179,7 +181,7 @@ def test_reasoning_is_supervised_where_it_was_written(shape, kind, form):
     assert "hence" not in second  # as served: without what was thought before
 
 
-def test_reasoning_that_the_template_keeps_stays_in_one_sample():
+def test_reasoning_that_the_template_keeps_stays_in_one_sample() -> None:
     inline = [user("WHAT?"), answer("<think>\nso\n</think>\n\ntwo"), user("AND?"), answer("one")]
     reading = read("chatml", inline)
     assert written("chatml", reading) == [THINKING["chatml"]("so", "two"), "one<|im_end|>"]
@@ -205,18 +207,20 @@ def test_reasoning_that_the_template_keeps_stays_in_one_sample():
         ("mistral", [answer("a"), user("Q"), answer("b")], module.FAILED, 0),
     ],
 )
-def test_what_cannot_be_told_is_refused_by_name(shape, messages, reason, kept):
+def test_what_cannot_be_told_is_refused_by_name(
+    shape: str, messages: list[dict[str, Any]], reason: str, kept: int
+) -> None:
     reading = read(shape, messages)
     assert any(name.startswith(reason) for name in reading.refused)
     assert len(written(shape, reading)) == kept
 
 
-def test_roles_that_do_not_alternate_are_read_where_the_template_takes_them():
+def test_roles_that_do_not_alternate_are_read_where_the_template_takes_them() -> None:
     messages = [user("A"), user("B"), answer("c"), answer("d"), user("E"), answer("f")]
     assert written("chatml", read("chatml", messages)) == [f"{c}<|im_end|>" for c in "cdf"]
 
 
-def test_tool_calls_and_what_follows_them():
+def test_tool_calls_and_what_follows_them() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     tool = {"role": "tool", "content": "SUN"}
     messages = [user("WHAT?"), call("look"), tool, answer("it is sun"), user("OK?"), answer("yes")]
@@ -235,7 +239,7 @@ def test_tool_calls_and_what_follows_them():
     assert found[1:] == ["it is sun<｜end▁of▁sentence｜>", "yes<｜end▁of▁sentence｜>"]
 
 
-def test_a_refusal_does_not_change_how_later_calls_are_shown():
+def test_a_refusal_does_not_change_how_later_calls_are_shown() -> None:
     reader = Reader(tokenizer("mistral", "exact"), frozenset())
     tool = {"role": "tool", "content": "SUN"}
     crooked = [user("A"), user("B"), call("look"), tool, answer("c")]
@@ -245,7 +249,7 @@ def test_a_refusal_does_not_change_how_later_calls_are_shown():
     assert '{"place": "oslo"}' in tokenizer("mistral", "exact").decode(sample.ids[start:end])
 
 
-def test_a_system_prompt_that_moves_makes_a_sample_of_each_answer():
+def test_a_system_prompt_that_moves_makes_a_sample_of_each_answer() -> None:
     """Mistral's stands before the last question: the first answer was written after it, too."""
     messages = [{"role": "system", "content": "BE BRIEF."}]
     messages += [user("A"), answer("b"), user("C"), answer("d")]
@@ -257,20 +261,20 @@ def test_a_system_prompt_that_moves_makes_a_sample_of_each_answer():
     ]
 
 
-def test_an_end_of_turn_inside_an_answer_does_not_end_it():
+def test_an_end_of_turn_inside_an_answer_does_not_end_it() -> None:
     text = "write <|im_end|> to end"
     found = written("chatml", read("chatml", [user("Q"), answer(text)]))
     assert found == [text + "<|im_end|>"]
 
 
-def test_the_end_of_text_after_the_last_turn_is_not_supervised():
+def test_the_end_of_text_after_the_last_turn_is_not_supervised() -> None:
     tokens = tokenizer("phi3", "exact")
     messages = [user("Q"), answer("a")]
     assert render(tokens, messages, prompt=False).endswith("<|end|>\n<|endoftext|>")
     assert written("phi3", read("phi3", messages)) == ["a<|end|>"]
 
 
-def test_marks_of_the_template_decide_where_it_has_them():
+def test_marks_of_the_template_decide_where_it_has_them() -> None:
     narrow = template("chatml_generation").replace(
         "message['content'] + '<|im_end|>' }}{% endgeneration %}",
         "message['content'] }}{% endgeneration %}<|im_end|>",
@@ -290,7 +294,7 @@ def test_marks_of_the_template_decide_where_it_has_them():
     # A tokenizer that puts a space before a text cannot say what stands after "Q:\n" on its own.
     [("bytes", "\nan answer", 0), ("exact", "\nan answer", 0), ("pieces", "an answer", 1)],
 )
-def test_a_token_across_the_border(kind, found, count):
+def test_a_token_across_the_border(kind: str, found: str, count: int) -> None:
     tokens = tokenizer("plain", kind)
     text = "Q:\n\nan answer"
     ids, [(start, end)], merged = locate(tokens, text, [(3, len(text))])

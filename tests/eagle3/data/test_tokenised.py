@@ -1,3 +1,7 @@
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -13,7 +17,8 @@ from eagle3.data.tokenised import (
 )
 from eagle3.errors import BadInput
 from eagle3.target import load_tokenizer
-from tests.tiny import EOS, write_prompts
+from tests.eagle3.data.conftest import MakeRun
+from tests.tiny import EOS, Tiny, write_prompts
 
 IDS = [0, 3, 10, 11, 12, 13, EOS]
 
@@ -27,11 +32,11 @@ IDS = [0, 3, 10, 11, 12, 13, EOS]
         {"labels": [-100, -100, -100, -100, 12, 13, EOS]},
     ],
 )
-def test_three_ways_to_say_which_tokens_are_answers(answers):
+def test_three_ways_to_say_which_tokens_are_answers(answers: dict[str, object]) -> None:
     assert read_tokens("here", {"input_ids": IDS, **answers}) == Tokens(IDS, [(4, 7)])
 
 
-def test_several_turns():
+def test_several_turns() -> None:
     row = {"input_ids": IDS, "loss_mask": [0, 1, 0, 0, 1, 1, 0]}
     assert read_tokens("here", row).spans == [(1, 2), (4, 6)]
 
@@ -55,7 +60,7 @@ def test_several_turns():
         ({"input_ids": IDS, "labels": [-100] * 6 + [9]}, "labels differ from input_ids"),
     ],
 )
-def test_bad_rows_are_refused_by_name(row, message: str):
+def test_bad_rows_are_refused_by_name(row: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=r"^here: ") as e:
         read_tokens("here", row)
     assert message in str(e.value)
@@ -74,7 +79,7 @@ def demo_prompts() -> list[RawPrompt]:
 
 
 @pytest.mark.parametrize("name", [None, "org/name", "org/name@abc", "f" * 64])
-def test_ids_of_the_targets_tokenizer_pass(name):
+def test_ids_of_the_targets_tokenizer_pass(name: str | None) -> None:
     check_tokens("row 3", Tokens(IDS, [(4, 7)], name), FACTS)
 
 
@@ -85,7 +90,9 @@ def test_ids_of_the_targets_tokenizer_pass(name):
         ([*IDS, 151_643], None, "row 3: token id 151,643 is outside the target's vocabulary of 64"),
     ],
 )
-def test_labels_of_another_tokenizer_are_refused(ids, name, message: str):
+def test_labels_of_another_tokenizer_are_refused(
+    ids: list[int], name: str | None, message: str
+) -> None:
     with pytest.raises(BadInput) as e:
         check_tokens("row 3", Tokens(ids, [(4, 7)], name), FACTS)
     assert message in str(e.value)
@@ -105,7 +112,7 @@ def byte_level(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=bpe)
 
 
-def test_ids_that_fit_the_vocabulary_but_mean_something_else_are_refused():
+def test_ids_that_fit_the_vocabulary_but_mean_something_else_are_refused() -> None:
     texts = [p.messages[0]["content"] for p in demo_prompts()]
     ours, theirs = byte_level(texts[:600], 3000), byte_level(texts[600:], 2000)
     own = [(f"row {i}", Tokens(ours(t).input_ids, [])) for i, t in enumerate(texts[:80])]
@@ -117,7 +124,7 @@ def test_ids_that_fit_the_vocabulary_but_mean_something_else_are_refused():
     check_round_trip(other[:5], ours, FACTS)  # too few to tell
 
 
-def test_text_of_the_turns(tiny):
+def test_text_of_the_turns(tiny: Tiny) -> None:
     found = as_messages(Tokens(IDS, [(4, 7)]), load_tokenizer(tiny.path))
     assert [(m["role"], m["content"]) for m in found] == [
         ("user", "t10 t11"),
@@ -125,7 +132,9 @@ def test_text_of_the_turns(tiny):
     ]
 
 
-def test_a_run_keeps_training_answers_and_asks_heldout_ones_anew(make_run, tmp_path, tiny):
+def test_a_run_keeps_training_answers_and_asks_heldout_ones_anew(
+    make_run: MakeRun, tmp_path: Path, tiny: Tiny
+) -> None:
     rows = []
     for i in range(12):
         prompt = [0, 3, tiny.order[i], tiny.order[2 * i]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -63,14 +64,14 @@ def test_measured_choices_are_kept_for_the_process(monkeypatch: pytest.MonkeyPat
 
 def test_speed_up_replaces_every_linear_and_shares_its_weight() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 4)))
-    model.requires_grad_(False)
+    inner = nn.Sequential(nn.ReLU(), nn.Linear(8, 4))
+    model = nn.Sequential(nn.Linear(8, 8), inner).requires_grad_(False)
     weight = model[0].weight
     x = torch.randn(3, 8)
     before = model(x)
     speed_up(model)
     assert isinstance(model[0], RowLinear)
-    assert isinstance(model[1][1], RowLinear)
+    assert isinstance(inner[1], RowLinear)
     assert model[0].weight is weight
     assert set(model.state_dict()) == {"0.weight", "0.bias", "1.1.weight", "1.1.bias"}
     torch.testing.assert_close(model(x), before)
@@ -91,7 +92,7 @@ def test_without_room_for_copies_nothing_is_packed(monkeypatch: pytest.MonkeyPat
     class Full:
         available = 0
 
-    monkeypatch.setattr(linear.psutil, "virtual_memory", Full)
+    monkeypatch.setattr(psutil, "virtual_memory", Full)
     chosen = speed_up(model)
     assert {c.form for c in chosen.choices[4, 4].values()} == {"transposed", "plain"}
 

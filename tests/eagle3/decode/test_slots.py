@@ -192,10 +192,36 @@ def test_what_cannot_be_decoded_is_refused(golden: Golden) -> None:
         Request([], 1)
     with pytest.raises(BadInput, match="max_new_tokens 0"):
         Request([3], 0)
+    with pytest.raises(BadInput, match="a stop string is empty"):
+        Request([3], 4, stop_strings=("x", ""))
+    for seed in (-1, 2**64):
+        with pytest.raises(BadInput, match=f"seed {seed}: expected 0 to"):
+            Request([3], 4, seed=seed)
     with pytest.raises(BadInput, match="tokenizer"):
         engine.generate([Request([3], 4, stop_strings=("x",))])
     with pytest.raises(BadInput, match="slots 0"):
         Engine(golden.target, Plain(), 0)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_request_that_does_not_fit_the_target_is_refused_alone(
+    golden: Golden, slots: int
+) -> None:
+    vocab, context = len(golden.perm), golden.target.context
+    good = Request([3], 6)
+    bad = {
+        1: (Request([3] * context, 1), f"the prompt has {context} tokens"),
+        2: (Request([vocab], 1), f"prompt of token {vocab}: expected an id from 0 to {vocab - 1}"),
+        4: (Request([3], 1, Sampling(logit_bias={vocab: 1.0})), f"logit_bias of token {vocab}: "),
+        5: (Request([3], 1, stop_strings=("x",)), "stop strings need the target's tokenizer"),
+    }
+    requests = [bad[n][0] if n in bad else good for n in range(7)]
+    emissions = list(Engine(golden.target, Plain(), slots).stream(requests))
+    done = {e.request: e.done.tokens for e in emissions if e.done is not None}
+    assert done == dict.fromkeys((0, 3, 6), golden.chain(3, 6))
+    for number, (_, why) in bad.items():
+        (refusal,) = (e.refused for e in emissions if e.request == number)
+        assert str(refusal).startswith(why)
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from eagle3.decode.stopping import Answer, Detokeniser, Stop
+from eagle3.errors import BadInput
 
 EOS = 256
 
@@ -201,9 +202,9 @@ def test_a_stop_id_has_no_text_and_lets_out_what_was_held() -> None:
 
 
 def test_what_cannot_stop_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_tokens 0: expected 1 or more"):
+    with pytest.raises(BadInput, match="max_new_tokens 0: expected 1 or more"):
         Stop(0)
-    with pytest.raises(ValueError, match="a stop string is empty"):
+    with pytest.raises(BadInput, match="a stop string is empty"):
         Stop(1, strings=("",))
     with pytest.raises(ValueError, match="need the target's tokenizer"):
         Answer(Stop(1, strings=("a",)))

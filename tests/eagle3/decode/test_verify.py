@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from eagle3.decode.sampling import Sampling, probabilities
 from eagle3.decode.tree import EMPTY, Tree
-from eagle3.decode.verify import accept_greedy, accept_sampled
+from eagle3.decode.verify import Typical, accept_greedy, accept_sampled, accept_typical
 
 TREE = Tree(tokens=[1, 2, 3, 0], parents=[0, 0, 1, 2])
 
@@ -86,6 +88,36 @@ def test_a_certain_token_is_always_accepted() -> None:
     p = torch.zeros(5, 5, dtype=torch.float64)
     p[0, 2] = p[2, 0] = p[4, 3] = 1.0
     assert accept_sampled(TREE, p, torch.Generator().manual_seed(0)) == ([2, 4], 3)
+
+
+@pytest.mark.parametrize(
+    ("p", "stands"),
+    [
+        ([0.5, 0.3, 0.1, 0.08, 0.02], [True, True, True, False, False]),  # epsilon: 0.09
+        ([0.2] * 5, [True] * 5),  # 0.3 exp(-H) is 0.06
+        ([0.34, 0.33, 0.2, 0.085, 0.045], [True, True, True, True, False]),  # and here 0.074
+    ],
+)
+def test_typical_acceptance_is_that_of_its_paper(p: list[float], stands: list[bool]) -> None:
+    p_V = torch.tensor(p, dtype=torch.float64)
+    entropy = -sum(x * math.log(x) for x in p)
+    assert [x > min(0.09, 0.3 * math.exp(-entropy)) for x in p] == stands
+    assert Typical().stands(p_V).tolist() == stands
+
+
+def test_typical_acceptance_takes_the_longest_path_that_stands() -> None:
+    """Node 1 leads to node 3, node 2 to node 4."""
+    rows = torch.full((5, 5), 0.2, dtype=torch.float64)
+    sure = torch.zeros(5, dtype=torch.float64)
+    sure[3] = 1.0
+    generator = torch.Generator().manual_seed(0)
+    for node, path in ((2, [1, 3]), (1, [2, 4]), (0, [])):  # from there, only token 3 stands
+        p_NV = rows.clone()
+        p_NV[node] = p_NV[3] = p_NV[4] = sure
+        if node == 1:
+            p_NV[1, 3] = 0.0
+            p_NV[1, 4] = 1.0
+        assert accept_typical(TREE, p_NV, generator, Typical()) == (path, 3)
 
 
 def test_temperature_top_k_and_top_p() -> None:

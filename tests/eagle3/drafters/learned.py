@@ -16,10 +16,10 @@ from eagle3.data.features import Sample, SampleRef
 from eagle3.data.records import Split
 from eagle3.draft import DraftConfig
 from eagle3.drafters.eagle import Eagle
-from eagle3.drafters.fit import Budget, Fitted, Method, fit
 from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.medusa import Medusa
 from eagle3.drafters.static import Layout
+from eagle3.drafters.trainer import Budget, Fitted, Method, fit
 from eagle3.target import Target
 from eagle3.train.samples import Samples
 from tests.golden import CAPTURE, HIDDEN, golden_target
@@ -37,8 +37,16 @@ def read(target: Target, ids: list[int], spans: list[tuple[int, int]], name: str
     hidden, features = target.forward(torch.tensor([ids]), target.new_cache(len(ids)), capture=True)
     logits_LV = target.logits(hidden[0])
     assert features is not None
-    columns = (features[0], hidden[0], logits_LV.argmax(-1), logits_LV.logsumexp(-1))
-    return Sample(name, "train", torch.tensor(ids), *(c.clone() for c in columns), spans)
+    return Sample(
+        name,
+        "train",
+        torch.tensor(ids),
+        features[0].clone(),
+        hidden[0].clone(),
+        logits_LV.argmax(-1),
+        logits_LV.logsumexp(-1),
+        spans,
+    )
 
 
 @dataclass
@@ -68,6 +76,8 @@ class Memory:
         for refs in order:
             self.seen.append([ref.id for ref in refs])
             yield [self.load(ref) for ref in refs]
+
+    def settle(self) -> None: ...
 
     def close(self) -> None: ...
 

@@ -177,7 +177,7 @@ def after(draft: Eagle, sample: Sample, line: list[int]) -> Tensor:
     rows = len(seen.ids)
     cache, hidden = DraftCache(rows + len(line)), seen.hidden_RH
     assert hidden is not None
-    out = draft(torch.tensor(seen.next_ids), hidden, torch.arange(rows), cache)[-1:]
+    out: Tensor = draft(torch.tensor(seen.next_ids), hidden, torch.arange(rows), cache)[-1:]
     cache.advance(rows)
     for i, token in enumerate(line):
         out = draft(torch.tensor([token]), out, torch.tensor([rows + i]), cache)

@@ -66,8 +66,8 @@ def test_window_and_pool_are_those_of_the_method(settings: Lookahead) -> None:
             window = session.windows[slot]
             assert window.levels == [one.level_0, *one.upper]
             assert {token: list(kept) for token, kept in window.pool.found.items()} == one.pool
-    for one in out:
-        assert one.tokens == plain(say, one.prompt, len(one.tokens))
+    for decoded in out:
+        assert decoded.tokens == plain(say, decoded.prompt, len(decoded.tokens))
     assert all(literal[slot].pool for slot in (0, 1))
     assert len(literal[0].level_0) == settings.window - 1
 
@@ -135,6 +135,6 @@ def test_slots_do_not_mix_and_are_used_again() -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"window": 0}, {"ngram": 1}, {"guesses": 0}):
+    for wrong in ((0, 2, 1), (1, 1, 1), (1, 2, 0)):
         with pytest.raises(ValueError, match="window >= 1, ngram >= 2 and guesses >= 1"):
-            Lookahead(**wrong)
+            Lookahead(*wrong)

@@ -81,7 +81,7 @@ def test_the_loss_is_the_mean_over_places_where_drafting_can_stand(
     torch.testing.assert_close(loss, torch.stack(each).mean())
     assert metrics["train/loss"] == pytest.approx(float(loss.detach()))
     assert metrics["train/acc_step_0"] == pytest.approx(sum(hits) / len(hits))
-    loss.backward()
+    torch.autograd.backward(loss)
     assert float(model.module.lm_head.weight.grad.abs().sum()) > 0
     assert float(model.module.model.layers[0].mlp.up_proj.weight.grad.abs().sum()) > 0
 
@@ -99,9 +99,13 @@ def test_the_acceptance_along_answers_is_that_of_decoding(
     drafter = Speculative.of(model.module, VOCAB, DEPTH)
     emitted = rounds = 0
     for sample in samples:
-        text = sample.input_ids.tolist()
+        text: list[int] = sample.input_ids.tolist()
         prompt = text[: sample.spans[0][0]]
-        (out,) = decode(drafter, lambda before, text=text: text[len(before)], [prompt], 40)
+
+        def say(before: list[int], text: list[int] = text) -> int:
+            return text[len(before)]
+
+        (out,) = decode(drafter, say, [prompt], 40)
         emitted, rounds = emitted + len(out.tokens) - 1, rounds + out.rounds
     assert tau == pytest.approx(emitted / rounds)
     assert 1.0 < tau < DEPTH + 1

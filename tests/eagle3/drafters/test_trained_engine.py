@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
+from eagle3.bench.prompts import HeldOut
 from eagle3.decode.drafter import Drafter
 from eagle3.decode.engine import Engine
 from eagle3.decode.request import Generation, Request
+from eagle3.decode.sampling import Sampling
 from eagle3.decode.tree import Shape
+from eagle3.decode.verify import Typical
 from eagle3.drafters.eagle import Eagle, EagleDrafter
 from eagle3.drafters.eagle2 import Eagle2
 from eagle3.drafters.hass import Hass
@@ -19,6 +24,10 @@ from eagle3.drafters.heads import HeadDrafter
 from eagle3.drafters.hydra import Hydra
 from eagle3.drafters.medusa import Medusa
 from eagle3.drafters.plain import Plain
+from eagle3.errors import BadInput
+from eagle3.proof.greedy import prove_prompt
+from eagle3.proof.reference import Reference
+from eagle3.proof.samples import draw
 from eagle3.target import Target
 from tests.eagle3.drafters.learned import LAYOUT, VOCAB, new_eagle, new_heads, permuted, trained
 from tests.golden import random_target
@@ -74,3 +83,25 @@ def test_guesses_that_are_mostly_wrong_change_nothing(name: str, slots: int) -> 
     plain, found = answers(target, Plain(), slots), answers(target, drafter, slots)
     assert [g.tokens for g in found] == [g.tokens for g in plain]
     assert sum(sum(g.reached) for g in found) > 0
+
+
+def test_typical_acceptance_is_lossy_and_cannot_be_proved(tmp_path: Path) -> None:
+    target, _ = permuted()
+    exact = learned("medusa")
+    assert isinstance(exact, HeadDrafter)
+    typical = replace(exact, typical=Typical())
+    assert (exact.lossless, typical.lossless, typical.name) == (True, False, "medusa_typical")
+    greedy = answers(target, typical, 2)
+    assert [g.tokens for g in greedy] == [g.tokens for g in answers(target, exact, 2)]
+    requests = [Request([3, 9], 24, Sampling(2.5), seed=seed) for seed in range(8)]
+    rounds = [
+        sum(g.rounds for g in Engine(target, drafter, 4).generate(requests))
+        for drafter in (exact, typical)
+    ]
+    assert rounds[1] < rounds[0]
+    target.model.save_pretrained(tmp_path)
+    reference = Reference(tmp_path, frozenset())
+    with pytest.raises(BadInput, match="medusa_typical is lossy"):
+        prove_prompt(Engine(target, typical), reference, HeldOut("p", [3]), 4)
+    with pytest.raises(BadInput, match="medusa_typical is lossy"):
+        draw(Engine(target, typical), reference, HeldOut("p", [3]), 4, 0)

@@ -122,11 +122,11 @@ class Step:
         return [*self.draft.parameters(), self.draft.embed_VH, self.teacher.head_DH, *given]
 
 
-class Live(TorchDispatchMode):
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all storages that exist, as torch makes and frees them."""
 
     def __init__(self, there: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: dict[int, int] = {}
         self.now = self.peak = 0
         for tensor in there:

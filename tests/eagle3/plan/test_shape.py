@@ -38,6 +38,12 @@ LATENT = {
     "v_head_dim": 6,
 }
 SPARSE = {"moe_intermediate_size": 12, "num_experts": 6, "num_experts_per_tok": 2}
+GEMMA4_EXPERTS = {
+    "enable_moe_block": True,
+    "num_experts": 6,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 12,
+}
 EXTRA: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 6},
     "gpt_oss": {"num_local_experts": 6, "num_experts_per_tok": 2},
@@ -78,6 +84,10 @@ def test_parameters_are_counted_exactly(kind: str) -> None:
         ("cohere", {"use_qk_norm": True}),
         ("glm4", {"attention_bias": True}),
         ("deepseek_v3", {"q_lora_rank": 10, "attention_bias": True}),
+        ("gemma4_text", {"attention_bias": True, "global_head_dim": 32, "head_dim": 16}),
+        ("gemma4_text", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
+        ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+        ("gemma4_text", {"hidden_size_per_layer_input": 0, **GEMMA4_EXPERTS}),
     ],
 )
 def test_options_count(kind: str, more: dict[str, Any]) -> None:
@@ -154,3 +164,15 @@ def test_facts_of_a_resolved_target_are_enough() -> None:
     assert DraftShape.for_target(shape, 8192).parameters > 8192 * 576
     with pytest.raises(UnknownShape, match="num_layers"):
         TargetShape.from_facts({k: v for k, v in facts.items() if k != "num_layers"})
+
+
+def test_a_gemma_4_is_counted_from_a_config_that_names_its_full_layers_heads() -> None:
+    """Published configs name `global_head_dim`; transformers writes the heads of each layer."""
+    config = small_config("gemma4_text", num_kv_shared_layers=2, global_head_dim=32, head_dim=16)
+    raw = as_stored(config) | {"global_head_dim": 32}
+    raw.pop("per_layer_config")
+    shape = TargetShape.from_config(raw)
+    assert shape.parameters == built(config).num_parameters()
+    # of 8 layers two share; of the others one is of full attention: 2 * 2 heads of 32, and of 16
+    assert shape.cache_width == -(-(5 * 64 + 128) // 8)
+    assert shape.draft_heads == (4, 2, 16)

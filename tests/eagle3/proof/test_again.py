@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from eagle3 import cli
-from eagle3.config import Recipe, RunConfig
+from eagle3.config import ProveConfig, Recipe, RunConfig
 from eagle3.errors import BadInput, Stopped
 from eagle3.export import official
 from eagle3.proof import stage
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Path:
     golden = golden_target()
     draft = golden_draft(golden.target, successor_scores(golden.perm))
     write_golden_run(tmp_path, golden, draft)
-    recipe = Recipe(name="golden", prove={"prompts": 2, "max_new_tokens": 8, "samples": 20})
+    recipe = Recipe(name="golden", prove=ProveConfig(prompts=2, max_new_tokens=8, samples=20))
     write_json(
         tmp_path / "config.json",
         RunConfig(target="demo", recipe=recipe).model_dump(mode="json"),

@@ -4,6 +4,7 @@ and each of the usual faults of acceptance does not."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -23,8 +24,10 @@ from eagle3.decode.drafter import Proposal
 from eagle3.decode.sampling import NOTHING, Prefix, Sampling, probabilities
 from eagle3.decode.sequence import NO_GUESS
 from eagle3.decode.tree import Tree
-from eagle3.proof.exact import (
+from eagle3.decode.verify import Typical
+from tests.eagle3.proof.exact import (
     DrawnChain,
+    Fork,
     Guesser,
     Text,
     TinyTarget,
@@ -89,7 +92,8 @@ def definitions(sampling: Sampling) -> Callable[[Tensor, Text, Text], Tensor]:
         for token in set(output):
             x[0, token] -= sampling.frequency_penalty * output.count(token)
             x[0, token] -= sampling.presence_penalty
-        return steps(ids, x)[0].softmax(-1)
+        warped_V: Tensor = steps(ids, x)[0]
+        return warped_V.softmax(-1)
 
     return distribution
 
@@ -207,6 +211,17 @@ def test_drawn_guesses_may_be_taken_for_fixed_ones(monkeypatch: pytest.MonkeyPat
     accept = verify.accept_sampled
     monkeypatch.setattr(sequence, "accept_sampled", lambda tree, p, g, _: accept(tree, p, g))
     assert distance(Sampling(1.0), GUESSERS["drawn chain"]) < 1e-12
+
+
+class Typically(Guesser):
+    """Guesses that are accepted as Medusa's paper does."""
+
+    def propose(self, text: Text, room: int, fork: Fork) -> Proposal:
+        return replace(super().propose(text, room, fork), typical=Typical())
+
+
+def test_typical_acceptance_is_another_distribution() -> None:
+    assert distance(Sampling(1.0), Typically(trees)) > 1e-2
 
 
 def choosing(

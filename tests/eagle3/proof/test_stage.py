@@ -215,4 +215,4 @@ def test_a_draft_that_is_not_the_target_s_is_not_proven(golden: Golden, tmp_path
     (folder / "model.safetensors").unlink()
     refused("does not exist")
     (folder / "config.json").write_text("{}")
-    refused("lacks 'rope_theta'")
+    refused("lacks 'num_attention_heads'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
@@ -18,11 +19,12 @@ class Remembering:
 
     capture_layers = None
     reads_hidden = False
+    lossless = True
     most_nodes = 8
     texts: dict[int, list[int]] = field(default_factory=dict)
     generators: dict[int, torch.Generator] = field(default_factory=dict)
 
-    def session(self, slots: int, capacity: int) -> Remembering:
+    def session(self, slots: int, capacity: int) -> Self:
         return self
 
     def open(

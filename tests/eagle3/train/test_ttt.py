@@ -85,8 +85,8 @@ def test_a_wrong_rotary_shift_would_be_seen() -> None:
     right = list(unroll(draft, batch, rows, 2))[1]
     query = draft.query
 
-    def unshifted(mixed_T2H: Tensor, positions_T: Tensor) -> Tensor:
-        return query(mixed_T2H, positions_T * 0 + batch.positions_T[rows[0]])
+    def unshifted(mixed_T: Tensor, positions_T: Tensor) -> Tensor:
+        return query(mixed_T, positions_T * 0 + batch.positions_T[rows[0]])
 
     draft.query = unshifted  # type: ignore[method-assign]
     wrong = list(unroll(draft, batch, rows, 2))[1]

@@ -1,0 +1,2 @@
+# Written from ../asynchronous by `python -m api.generate`.
+"""The client."""

@@ -1,0 +1,1 @@
+"""The gate after training: every engine accepts what the trainer said, and writes the same text."""

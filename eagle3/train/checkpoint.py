@@ -108,7 +108,7 @@ def load_checkpoint(
     """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
     _same_recipe(folder, state.get("recipe", {}), json.loads(json.dumps(recipe)))
-    load_weights(draft, load_file(folder / official.WEIGHTS))
+    load_weights(draft, official.read(folder).tensors)
     load_optimizer(folder, optimizer)
     return state
 

@@ -78,6 +78,23 @@ def test_another_machine_needs_the_checkpoint_alone(
     assert same(weights(extracted), uninterrupted)
 
 
+def test_a_draft_of_the_whole_vocabulary_goes_on(
+    extracted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file has no `d2t` and no `t2d`."""
+    change_recipe(extracted, draft_vocab_size=1_000_000)
+    try:
+        with monkeypatch.context() as patch:
+            before_step(lambda t: t.ctx.stop.set() if t.state["step"] == 5 else None, patch)
+            with pytest.raises(Stopped):
+                run_train(extracted, "whole")
+        summary, _ = run_train(extracted, "whole")
+    finally:
+        change_recipe(extracted, draft_vocab_size=48)
+    assert summary["steps"] > 5
+    assert "d2t" not in weights(extracted)
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(
     extracted: Path,
     uninterrupted: dict[str, torch.Tensor],

@@ -24,6 +24,7 @@ SINGLE_FILES = {
     "parity.json": "parity",
     "benchmark.json": "benchmark",
     "certificate.json": "prove",
+    "certificate.md": "prove",
     "history.jsonl": "train",
 }
 """Files of single stages that go along, and the stage each comes from."""

@@ -35,7 +35,8 @@ JOBS_AT_ONCE = 20
 RUN_ENDS = {"job.succeeded": "FINISHED", "job.failed": "FAILED", "job.cancelled": "KILLED"}
 REPORT_FILES = (
     "report.html", "report.md", "metrics.json", "loss.png", "loss.svg", "speedup.png",
-    "speedup.svg", "certificate.json", "benchmark.json", "parity.json", "serving.json",
+    "speedup.svg", "certificate.json", "certificate.md", "benchmark.json", "parity.json",
+    "serving.json",
 )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def check_pull(up: Up, draft: DraftView, folder: Path, inputs: Inputs) -> None:
     pulled = up.command("pull", f"{draft.name}@champion", str(folder), "--json")
     assert pulled.returncode == 0, pulled.stderr
     files = {f["path"]: f["sha256"] for f in json.loads(pulled.stdout)["files"]}
-    assert {"draft/config.json", "draft/model.safetensors", "certificate.json"} <= files.keys()
+    assert {"draft/config.json", "draft/model.safetensors", "certificate.md"} <= files.keys()
     found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     assert found == files
     target = load_file(inputs.target.path / "model.safetensors")
@@ -123,7 +123,7 @@ def check_mlflow(uri: str, draft: DraftView, job: JobView) -> Run:
     assert sorted(m.step for m in losses) == list(range(1, steps + 1))
     assert len({m.step for m in lengths}) >= 3
     assert losses[-1].value < losses[0].value
-    assert {"report.html", "report.md"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
+    assert {"report.html", "certificate.md"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
 
     [learned] = run.inputs.dataset_inputs
     assert int(json.loads(learned.dataset.profile)["train"]) > 0

@@ -55,7 +55,7 @@ FILES = {
     },
     "parity": {"parity.json": "{}"},
     "benchmark": {"benchmark.json": "{}"},
-    "prove": {"certificate.json": "{}"},
+    "prove": {"certificate.json": "{}", "certificate.md": ""},
 }
 
 

@@ -127,7 +127,7 @@ def test_a_job_and_its_draft_are_copied_once(world: tuple[Runtime, Recorder, Mir
     steps = [p.step for p in recorder.points if "train/loss" in p.metrics]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert recorder.ended[-1] == "FINISHED"
-    assert {"report.html", "certificate.json", "model.safetensors"} <= set(recorder.files)
+    assert {"report.html", "certificate.md", "model.safetensors"} <= set(recorder.files)
     version = recorder.versions[job_id]
     assert version["source"] == f"mlflow-artifacts:/1/run-{job_id}/artifacts/draft"
     assert version["tags"]["aux_layers"] == "2,4,6"

@@ -123,7 +123,9 @@ def check_mlflow(uri: str, draft: DraftView, job: JobView) -> Run:
     assert sorted(m.step for m in losses) == list(range(1, steps + 1))
     assert len({m.step for m in lengths}) >= 3
     assert losses[-1].value < losses[0].value
-    assert {"report.html", "certificate.md"} <= {f.path for f in client.list_artifacts(run.info.run_id)}
+    assert {"report.html", "certificate.md"} <= {
+        f.path for f in client.list_artifacts(run.info.run_id)
+    }
 
     [learned] = run.inputs.dataset_inputs
     assert int(json.loads(learned.dataset.profile)["train"]) > 0

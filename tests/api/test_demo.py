@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,8 @@ def test_an_interrupted_demo_goes_on_at_the_next_call(demo: Demo, tmp_path: Path
     with demo.run() as second:
         out, err = second.communicate(timeout=270)
     assert second.returncode == Exit.OK, err
-    assert f"{job.id} goes on" in err
+    # The stand-in's stages take no time: the service may have done them before the command asks.
+    assert re.search(rf"{job.id} (goes on|was done before)", err)
     assert "MLflow: eagle3--demo version 1, alias champion" in err
     assert (tmp_path / "home/reports" / job.id / "report.html").is_file()
     assert f"updraft serve {job.id} --engine llamacpp" in out

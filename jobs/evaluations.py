@@ -19,6 +19,7 @@ from jobs.errors import InvalidSpec, NotFound
 from jobs.evaluate_spec import Evaluate
 from jobs.ids import new_id
 from jobs.models import Alias, Draft, Evaluation, Job
+from jobs.pages import Page, page_of
 from jobs.spec import Gates, JobSpec
 
 Comparison = Literal["better", "no_worse", "worse", "undecided"]
@@ -156,8 +157,8 @@ def comparison(gain_ci: tuple[float, float], margin: float) -> Comparison:
 
 def list_evaluations(
     session: Session, draft: Draft, *, after: str | None = None, limit: int = 20
-) -> tuple[list[tuple[Evaluation, Job]], str | None]:
-    """Evaluations of a draft with their jobs, newest first, and the `after` of the next page."""
+) -> Page[tuple[Evaluation, Job]]:
+    """Evaluations of a draft with their jobs."""
     query = (
         select(Evaluation, Job)
         .join(Job, Job.id == Evaluation.job_id)
@@ -167,7 +168,7 @@ def list_evaluations(
     if after is not None:
         query = query.where(Evaluation.id < after)
     rows = [(one, job) for one, job in session.execute(query.limit(limit + 1))]
-    return rows[:limit], rows[limit - 1][0].id if len(rows) > limit else None
+    return page_of(rows, limit, lambda row: row[0].id)
 
 
 def _compared(

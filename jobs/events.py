@@ -17,7 +17,8 @@ from jobs.logs import redact
 from jobs.models import Job, JobEvent
 from jobs.rows import add_rows
 from jobs.states import JobStatus
-from jobs.webhooks import JOB_EVENTS, announce_job
+from jobs.webhook_events import JOB_EVENTS
+from jobs.webhooks import announce_job
 
 TERMINAL_EVENTS = frozenset(f"job.{status}" for status in JobStatus if status.terminal)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, bindparam, delete, select, type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
@@ -26,6 +26,7 @@ from jobs.lineage import find_parent, parent_of, with_parent
 from jobs.models import Alias, Draft, IdempotencyRecord, Job, JobEvent, Stage
 from jobs.needs import stage_needs
 from jobs.outbox import enqueue_hint
+from jobs.pages import Page, page_of
 from jobs.quotas import check_priority, check_quota, limits_of
 from jobs.rows import add_rows
 from jobs.settings import Settings
@@ -39,8 +40,6 @@ EVALUATE_STAGES = (*ALL_STAGES[:PROBED_AFTER], "probe")
 LOCAL_OWNER = "local"
 """Owner of every job in embedded mode, which has no API keys."""
 
-T = TypeVar("T")
-
 _RECORD = select(*IdempotencyRecord.__table__.columns).filter_by(
     owner=bindparam("owner"), key=bindparam("key")
 )
@@ -52,14 +51,6 @@ class Submission:
 
     job: Job
     replayed: bool
-
-
-@dataclass(frozen=True)
-class Page(Generic[T]):
-    """Some rows, newest first, and the `after` of the next page (None on the last)."""
-
-    items: list[T]
-    next_after: str | None
 
 
 def submit(
@@ -349,4 +340,4 @@ def _replay(
 
 def _page(session: Session, query: Any, limit: int) -> Page[Any]:
     rows = list(session.scalars(query.limit(limit + 1)))
-    return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
+    return page_of(rows, limit, lambda row: str(row.id))

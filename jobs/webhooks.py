@@ -19,27 +19,10 @@ from jobs.errors import Conflict, NotFound, QuotaExceeded
 from jobs.ids import new_id
 from jobs.models import Job
 from jobs.outbox import enqueue_webhook
+from jobs.pages import Page, page_of
 from jobs.webhooks_tables import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
-JOB_EVENTS = (
-    "job.queued",
-    "job.waiting",
-    "job.paused",
-    "job.succeeded",
-    "job.failed",
-    "job.cancelled",
-)
-DRAFT_EVENTS = (
-    "draft.registered",
-    "draft.promoted",
-    "draft.attached",
-    "draft.drifted",
-    "draft.rolled_back",
-    "draft.deprecated",
-    "draft.reinstated",
-)
 TEST = "webhook.test"
-EVENTS = (*JOB_EVENTS, *DRAFT_EVENTS)
 
 MAX_ENDPOINTS = 20
 """Endpoints of one owner."""
@@ -186,14 +169,15 @@ def list_deliveries(
     status: DeliveryStatus | None = None,
     after: str | None = None,
     limit: int = 20,
-) -> list[WebhookDelivery]:
+) -> Page[WebhookDelivery]:
     """Messages for an endpoint, newest first."""
     query = select(WebhookDelivery).where(WebhookDelivery.endpoint_id == endpoint_id)
     if status is not None:
         query = query.where(WebhookDelivery.status == status)
     if after is not None:
         query = query.where(WebhookDelivery.id < after)
-    return list(session.scalars(query.order_by(WebhookDelivery.id.desc()).limit(limit)))
+    rows = list(session.scalars(query.order_by(WebhookDelivery.id.desc()).limit(limit + 1)))
+    return page_of(rows, limit, lambda row: row.id)
 
 
 def get_delivery(session: Session, endpoint_id: str, delivery_id: str) -> WebhookDelivery:

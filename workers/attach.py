@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +36,15 @@ def end_probe(
 ) -> None:
     """Decide, and end the stage: the job goes on as decided, or fails where nothing may be done.
     An evaluation ends with what was measured."""
-    now = rt.clock()
+    now, found = rt.clock(), None
     if lease.spec.evaluate is not None:
-        _end_evaluation(session, lease, result, uri, now)
-        return
-    decision, reason = settle(session, lease.job_id, result["summary"], now=now)
-    if reason is None:
-        finish(
-            session,
-            lease,
-            now=now,
-            summary=result["summary"],
-            digest=result["digest"],
-            uri=uri,
-            seconds=result["seconds"],
-        )
-        return
-    failure = Failure(reason, decision.why, HINT, retryable=False)
-    fail(session, lease, failure, settings=rt.settings, now=now)
-
-
-def _end_evaluation(
-    session: Session, lease: Lease, result: dict[str, Any], uri: str, now: datetime
-) -> None:
-    found = evaluated(session, lease.job_id, lease.spec, result["summary"], now=now)
+        found = evaluated(session, lease.job_id, lease.spec, result["summary"], now=now)
+    else:
+        decision, reason = settle(session, lease.job_id, result["summary"], now=now)
+        if reason is not None:
+            failure = Failure(reason, decision.why, HINT, retryable=False)
+            fail(session, lease, failure, settings=rt.settings, now=now)
+            return
     finish(
         session,
         lease,

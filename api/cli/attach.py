@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from api.cli.console import Exit, Fail, JsonFlag, connection, out, print_json, say
+from api.cli.console import (
+    Exit,
+    Fail,
+    JsonFlag,
+    Timeout,
+    WaitFlag,
+    connection,
+    out,
+    print_json,
+    say,
+)
 from api.cli.jobs import job_file
 from api.cli.junit import write_junit
 from api.cli.watch import wait
@@ -48,12 +58,8 @@ def attach(
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and policy give the same attachment again.")
     ] = None,
-    wait_for_end: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; the exit code tells how it ended.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait at most; the job goes on.")
-    ] = None,
+    wait_for_end: WaitFlag = False,
+    timeout: Timeout = None,
     junit: Annotated[Path | None, typer.Option(help="Write JUnit XML there.")] = None,
     summary: Annotated[Path | None, typer.Option(help="Write a Markdown page there.")] = None,
     as_json: JsonFlag = False,

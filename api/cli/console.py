@@ -55,6 +55,10 @@ class Connection:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+WaitFlag = Annotated[
+    bool, typer.Option("--wait", help="Wait for the end; the exit code tells how it ended.")
+]
+Timeout = Annotated[float | None, typer.Option(help="Seconds to wait at most; the job goes on.")]
 
 
 def connection(ctx: typer.Context) -> Connection:

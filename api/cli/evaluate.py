@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.console import Exit, Fail, JsonFlag, connection, out, print_json, say
+from api.cli.console import (
+    Exit,
+    Fail,
+    JsonFlag,
+    Timeout,
+    WaitFlag,
+    connection,
+    out,
+    print_json,
+    say,
+)
 from api.cli.drafts import DraftName, find_draft
 from api.cli.watch import exit_code, wait
 from api.client import Client
@@ -26,12 +36,8 @@ def evaluate(
         str | None, typer.Option(help="The same key and options answer with the same job.")
     ] = None,
     parity: Annotated[bool, typer.Option("--parity", help="Try it in engines, too.")] = False,
-    wait_for_end: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; the exit code tells how it ended.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait at most; the job goes on.")
-    ] = None,
+    wait_for_end: WaitFlag = False,
+    timeout: Timeout = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure a registered draft, and train nothing."""

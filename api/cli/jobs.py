@@ -14,6 +14,8 @@ from api.cli.console import (
     Exit,
     Fail,
     JsonFlag,
+    Timeout,
+    WaitFlag,
     connection,
     out,
     print_json,
@@ -60,12 +62,8 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and job give the same job again.")
     ] = None,
-    wait_for_end: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end; the exit code tells how it ended.")
-    ] = False,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait at most; the job goes on.")
-    ] = None,
+    wait_for_end: WaitFlag = False,
+    timeout: Timeout = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Submit a job."""

@@ -95,7 +95,7 @@ def list_of_draft(
     with state.db.read() as session:
         draft = get_draft(session, ref, owner=caller.sees)
         cursors = Cursors(state.secret, "evaluations", caller.sees, draft.id)
-        rows, last = list_evaluations(session, draft, after=cursors.read(after), limit=limit)
+        page = list_evaluations(session, draft, after=cursors.read(after), limit=limit)
         data = [
             EvaluationView(
                 id=one.id,
@@ -108,9 +108,9 @@ def list_of_draft(
                 created_at=one.created_at,
                 finished_at=one.finished_at,
             )
-            for one, job in rows
+            for one, job in page.items
         ]
-    following = cursors.make(last)
+    following = cursors.make(page.next_after)
     return EvaluationPage(data=data, has_more=following is not None, next=following)
 
 

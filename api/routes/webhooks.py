@@ -172,13 +172,12 @@ def list_deliveries(
     cursors = Cursors(state.secret, "deliveries", endpoint_id, status)
     with state.db.read() as session:
         webhooks.get_endpoint(session, endpoint_id, caller.sees)
-        found = webhooks.list_deliveries(
-            session, endpoint_id, status=status, after=cursors.read(after), limit=limit + 1
+        page = webhooks.list_deliveries(
+            session, endpoint_id, status=status, after=cursors.read(after), limit=limit
         )
-    more = len(found) > limit
-    following = cursors.make(found[limit - 1].id if more else None)
-    data = [delivery_view(one) for one in found[:limit]]
-    return DeliveryPage(data=data, has_more=more, next=following)
+        data = [delivery_view(one) for one in page.items]
+    following = cursors.make(page.next_after)
+    return DeliveryPage(data=data, has_more=following is not None, next=following)
 
 
 @router.get(

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from api.schemas.base import Answer, Body
+from jobs.webhook_events import EventType
 
-EventType = Literal[
-    "job.queued",
-    "job.waiting",
-    "job.paused",
-    "job.succeeded",
-    "job.failed",
-    "job.cancelled",
-    "draft.registered",
-    "draft.promoted",
-    "draft.attached",
-    "draft.drifted",
-    "draft.rolled_back",
-    "draft.deprecated",
-    "draft.reinstated",
-]
 Url = Annotated[
     str, Field(min_length=1, max_length=2048, examples=["https://ci.example.com/hooks/updraft"])
 ]

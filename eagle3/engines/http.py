@@ -10,13 +10,15 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
 from eagle3.engines.engine import Answer, Sampling
+
+T = TypeVar("T")
 
 PLAIN_SAMPLING: dict[str, Any] = {
     "top_p": 1.0,
@@ -111,11 +113,16 @@ async def answers(
             return await ask(http, dialect, prompt, sampling)
 
     async with client(url, concurrency, sampling.timeout_seconds) as http:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(http, prompt)) for prompt in prompts]
-        except BaseExceptionGroup as failures:  # the first one; the others were cancelled
-            raise failures.exceptions[0] from None
+        return await together([one(http, prompt) for prompt in prompts])
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order; the first failure, with the others cancelled."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
 
 

@@ -23,11 +23,11 @@ from eagle3.engines.engine import Dtype, Sampling, Settings
 from eagle3.engines.environments import how_to_install, installed
 from eagle3.engines.http import Dialect, sampled
 from eagle3.engines.known import check_version
-from eagle3.engines.pair import read_draft, target_config
+from eagle3.engines.pair import fitting_draft, target_config
 from eagle3.engines.process import HOST, Server, answers_ok, choose_port
 from eagle3.engines.served import Counting
 from eagle3.errors import BadInput
-from eagle3.export import fits, gguf
+from eagle3.export import gguf
 from eagle3.run import sha256_file, sha256_json
 
 CACHE_TYPE: dict[Dtype, int] = {"float32": 0, "float16": 1, "bfloat16": 30}
@@ -131,9 +131,8 @@ def _target_file(target: Path, dtype: Dtype, work: Path) -> Path:
 
 
 def _draft_file(draft: Path, target: Path, dtype: Dtype, work: Path) -> Path:
-    config = target_config(target)
-    layers = config.num_hidden_layers
-    fits.check(read_draft(draft, target).config, LlamaCpp.name, config, layers)
+    fitting_draft(draft, target, LlamaCpp.name)
+    layers = target_config(target).num_hidden_layers
     return _converted(
         draft,
         work / "gguf",

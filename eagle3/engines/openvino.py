@@ -23,11 +23,10 @@ from eagle3.engines.engine import Answer, Drafted, Dtype, Sampling, Settings
 from eagle3.engines.environments import Apart
 from eagle3.engines.http import Dialect, sampled, total
 from eagle3.engines.known import check_version
-from eagle3.engines.pair import read_draft, target_config
+from eagle3.engines.pair import fitting_draft, target_config
 from eagle3.engines.process import HOST, Server, answers_ok, choose_port
 from eagle3.engines.served import Served
 from eagle3.errors import BadInput
-from eagle3.export import fits
 from eagle3.export import openvino as layout
 from eagle3.run import sha256_file, sha256_json
 
@@ -87,10 +86,8 @@ class OpenVino(Apart):
         return _made("target", target, [dtype], work, lambda out: self._convert(target, out, dtype))
 
     def _draft(self, draft: Path, target: Path, dtype: Dtype, work: Path) -> Path:
-        config = target_config(target)
-        stored = read_draft(draft, target)
-        layers = config.num_hidden_layers
-        fits.check(stored.config, self.name, config, layers)
+        stored = fitting_draft(draft, target, self.name)
+        layers = target_config(target).num_hidden_layers
 
         def write(out: Path) -> None:
             source = out.with_suffix(".source")

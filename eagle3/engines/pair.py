@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3.errors import BadInput
+from eagle3.export import fits
 from eagle3.export.given import Given
 from eagle3.export.official import Stored
 from eagle3.load import load_config
@@ -43,3 +44,14 @@ def read_draft(draft: Path, target: Path) -> Stored:
         "name the draft's own target",
     )
     return given.read(target_config(target))
+
+
+def fitting_draft(draft: Path, target: Path, engine: str) -> Stored:
+    """A draft as `read_draft`, that this engine loads and drafts well with.
+
+    Raises:
+        BadInput: also where it has what the engine does not support or ignores.
+    """
+    config, stored = target_config(target), read_draft(draft, target)
+    fits.check(stored.config, engine, config, config.num_hidden_layers)
+    return stored

@@ -16,10 +16,9 @@ from eagle3.engines.engine import Drafted, Sampling, Settings
 from eagle3.engines.environments import Apart
 from eagle3.engines.http import openai
 from eagle3.engines.known import check_version
-from eagle3.engines.pair import read_draft, target_config
+from eagle3.engines.pair import fitting_draft, target_config
 from eagle3.engines.process import HOST, Server, answers_ok, choose_port
 from eagle3.engines.served import Served
-from eagle3.export import fits
 from eagle3.fit import heads
 from eagle3.plan.serve import sglang_flags
 
@@ -41,8 +40,7 @@ class Sglang(Apart):
         if settings.draft_tokens == 0:
             draft = None
         if draft is not None:
-            stored = read_draft(draft, target)
-            fits.check(stored.config, self.name, config, config.num_hidden_layers)
+            fitting_draft(draft, target, self.name)
         port = choose_port(settings.port)
         server = Server(
             self.name,

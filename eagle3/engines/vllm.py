@@ -16,12 +16,11 @@ from eagle3.engines.engine import Settings
 from eagle3.engines.environments import Apart
 from eagle3.engines.http import openai
 from eagle3.engines.known import check_version
-from eagle3.engines.pair import read_draft, target_config
+from eagle3.engines.pair import fitting_draft, target_config
 from eagle3.engines.process import HOST, Server, answers_ok, choose_port
 from eagle3.engines.served import Counting
 from eagle3.engines.vllm_targets import cpu_head_sizes, supports
 from eagle3.errors import BadInput, EngineFailed
-from eagle3.export import fits
 
 SERVED_NAME = "target"
 
@@ -52,12 +51,11 @@ class Vllm(Apart):
     ) -> RunningVllm:
         self.check_installed()
         check_version(self)
-        config = target_config(target)
+        target_config(target)  # refuses what is none
         if settings.draft_tokens == 0:
             draft = None
         if draft is not None:
-            stored = read_draft(draft, target)
-            fits.check(stored.config, self.name, config, config.num_hidden_layers)
+            fitting_draft(draft, target, self.name)
             self.check_target(target)
         port = choose_port(settings.port)
         server = Server(

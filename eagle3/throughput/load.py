@@ -18,7 +18,7 @@ import httpx
 
 from eagle3.bench.metrics import Reply
 from eagle3.engines.engine import Running, Sampling
-from eagle3.engines.http import Dialect, Refused, client, stream
+from eagle3.engines.http import Dialect, Refused, client, stream, together
 from eagle3.errors import BadInput, EngineFailed
 
 Prompts = Sequence[Sequence[int]]
@@ -145,7 +145,9 @@ async def _closed(ask: Ask, prompts: Prompts, concurrency: int) -> list[Reply]:
         return [await ask(prompt) for prompt in waiting]
 
     return [
-        reply for replies in await _all([reader() for _ in range(concurrency)]) for reply in replies
+        reply
+        for replies in await together([reader() for _ in range(concurrency)])
+        for reply in replies
     ]
 
 
@@ -155,16 +157,7 @@ async def _open(ask: Ask, prompts: Prompts, load: Load) -> list[Reply]:
         return await ask(prompt)
 
     arrivals = load.arrivals()
-    return await _all([later(p, at) for p, at in zip(prompts, arrivals, strict=True)])
-
-
-async def _all(work: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as failures:  # the first one; the others were cancelled
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return await together([later(p, at) for p, at in zip(prompts, arrivals, strict=True)])
 
 
 async def _reply(

@@ -44,7 +44,7 @@ def test_a_draft_alone(make_runtime: MakeRuntime) -> None:
     assert config["probe"]["spot_checks"] == config["probe"]["prompts"] == 5
     with rt.db.read() as session:
         assert session.scalars(select(Draft.id)).all() == [draft_id], "nothing is registered"
-        [(row, of)], _ = list_evaluations(session, session.get_one(Draft, draft_id))
+        [(row, of)] = list_evaluations(session, session.get_one(Draft, draft_id)).items
         assert (of.id, row.result, row.finished_at) == (job_id, job.result, job.finished_at)
 
 

@@ -101,7 +101,7 @@ def attempt(db: Database, full: Settings, receiver: Receiver) -> Attempt:
         sender = Sender(db, full, lambda: NOW, resolve)
         assert relay(db, OutboxKind.WEBHOOK, sender.send, clock=lambda: NOW) == 1
         with db.read() as session:
-            (found,) = webhooks.list_deliveries(session, endpoint.id)
+            (found,) = webhooks.list_deliveries(session, endpoint.id).items
         return found
 
     return attempt
